@@ -33,7 +33,7 @@ _INNER = {
     plainsql.Client: {
         "call", "interactive", "perform", "query_as_sent", "run_transaction", "stream_bytes", "tell_when_unavailable",
     },
-    plainsql.Transaction: {"fill"},
+    plainsql.Transaction: {"committed", "fill"},
     Pending: {"fill"},
     dbapi.Connection: {"can_stream", "drop_notices", "learn_count", "note_write", "run", "run_many", "take_messages"},
     dbapi.Cursor: {"execute_numbered", "executemany_numbered"},

@@ -1,5 +1,6 @@
 """The clients against the real service: values, results, transactions, streams, errors, the control plane."""
 
+import asyncio
 import datetime as dt
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -189,6 +191,72 @@ def test_a_block_s_results_say_whether_they_are_a_replay(db: plainsql.Client) ->
                 _ = together.result
         assert (together.result.replayed, one.result.replayed) == (is_replayed, is_replayed)
         assert (len(together.result), together.result[0] is one.result) == (1, True)
+
+
+def test_threads_share_a_client(db: plainsql.Client) -> None:
+    """Each gets the answers to its own statements, over connections that all of them use again."""
+
+    def ask(thread: int) -> list[int]:
+        return [db.query("select $1::int", 100 * thread + each).value() for each in range(20)]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(ask, range(8))) == [[100 * thread + each for each in range(20)] for thread in range(8)]
+
+
+def test_hints_are_about_python(db: plainsql.Client) -> None:
+    with pytest.raises(plainsql.RequestError, match=r"hint: .*db\.transaction\(\)"):
+        db.query("select 1; select 2")
+    with table(db, "id int") as name:
+        db.query(f"insert into {name} values (1)")
+
+        def work(transaction: plainsql.Transaction) -> None:
+            transaction.query(f"select random() from {name}")
+            transaction.query(f"delete from {name}")
+
+        with pytest.raises(plainsql.StatementError) as caught:
+            db.run(work)
+        assert (caught.value.code, "digest" in str(caught.value.hint)) == ("volatile_read", False)
+
+
+def test_the_message_of_an_error_is_short_and_its_text_has_the_rest(db: plainsql.Client) -> None:
+    with table(db, "id int primary key") as name:
+        with pytest.raises(plainsql.StatementError) as caught:
+            db.query(f"insert into {name} values (1), (1)")
+        error = caught.value
+        assert error.message == f'duplicate key value violates unique constraint "{name}_pkey"'
+        text = f"unique_violation: {error.message}\ndetail: Key (id)=(1) already exists.\n"
+        assert str(error) == f"{text}request id: {error.request_id}"
+
+
+def test_the_commit_of_a_block_with_queries_has_its_request_and_its_times(db: plainsql.Client) -> None:
+    with table(db, "id int") as name:
+        with db.transaction() as together:
+            inserted = together.query(f"insert into {name} values (1)")
+            with pytest.raises(plainsql.ResultError, match="hasn't run"):
+                _ = together.result
+        done = together.result
+        assert (done.affected_rows, done.attempts, done.results) == (1, 1, [])
+        assert done.request_id.startswith("req_")
+        assert done.request_id != inserted.request_id
+        assert 0 < done.exec_us <= done.total_us
+
+        def delete(transaction: plainsql.Transaction) -> plainsql.Transaction:
+            transaction.query(f"delete from {name}")
+            return transaction
+
+        assert db.run(delete).result.affected_rows == 1
+
+        async def insert() -> plainsql.TransactionResult:
+            async with plainsql.connect_async(db.url, db.settings.key, ca_file=db.settings.ca_file) as client:
+                async with client.transaction() as transaction:
+                    await transaction.query(f"insert into {name} values (2), (3)")
+                return transaction.result
+
+        assert asyncio.run(insert()).affected_rows == 2
+        with db.transaction() as reading:
+            reading.query("select 1")
+        with pytest.raises(plainsql.ResultError, match="no commit"):
+            _ = reading.result
 
 
 def test_the_same_idempotency_key_does_nothing_twice(db: plainsql.Client) -> None:

@@ -77,6 +77,8 @@ def test_exit_codes_distinguish_kinds_of_failure(service: Service, tmp_path: Pat
     refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.1", "sql", "select 1")
     assert (refused.returncode, "Can't connect to" in refused.stderr) == (4, True)
     assert run(service, "nonsense").returncode == 2
+    untrusted = run(None, "--url", service.data_url, "--key", service.api_key, "sql", "select 1")
+    assert (untrusted.returncode, "--ca-file or PLAINSQL_CA_FILE" in untrusted.stderr) == (2, True)
     exposed = run(None, "--url", "http://db.example", "--key", "x", "sql", "select 1")
     assert (exposed.returncode, "doesn't use TLS" in exposed.stderr) == (2, True)
     address = service.data_url.replace("https:", "http:").replace("localhost", "127.0.0.1")
@@ -244,6 +246,11 @@ def test_keys_and_sessions_are_bound_as_the_command_says(service: Service) -> No
             assert (written.returncode, "scope read" in written.stderr) == (3, True)
     free = run(service, "keys", "create", "free", "--scope", "read")
     assert ("for all databases" in free.stderr, " database main" in free.stderr) == (True, False)
+    for command in (["keys", "create", "x"], ["session"]):
+        bound = run(service, *command, "--scope", "write", "--scope", "admin", "--bound-to", name)
+        assert (bound.returncode, f"can only reset '{name}'" in bound.stderr) == (0, True)
+        reset = run(service, "--key", bound.stdout.strip(), "reset", name, "--yes")
+        assert (reset.returncode, "Emptied" in reset.stderr) == (0, True)
     both = run(service, "keys", "create", "x", "--scope", "read", "--bound-to", name, "--database", "main")
     assert both.returncode == 2
 
@@ -351,7 +358,7 @@ def test_a_script_s_failure_has_the_exit_code_of_its_kind(service: Service) -> N
     assert run(service, "--key", "svc_k_wrong", input="select 1").returncode == 3
     refused = run(None, "--url", "http://127.0.0.1:1", "--key", "x", "--timeout", "0.5", input="select 1")
     assert refused.returncode == 4
-    assert "Can't connect to http://127.0.0.1:1: Connection refused. Retrying for 1 s." in refused.stderr
+    assert "Can't connect to http://127.0.0.1:1: Connection refused. Retrying for up to 1 s." in refused.stderr
 
 
 def test_a_time_limit_applies_to_streamed_formats_too(service: Service) -> None:

@@ -50,10 +50,16 @@ def run_python_of(page: Path) -> tuple[int, dict[str, Any]]:
     return len(blocks), names
 
 
-def test_the_guide_s_python_does_what_it_shows(place: Path) -> None:
+def test_the_guide_s_python_does_what_it_shows(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count, names = run_python_of(GUIDE)
     names["engine"].dispose()
     assert count >= 8
+    # The guide says that its job has the exit codes of the command.
+    with plainsql.connect() as db:
+        monkeypatch.setenv("PLAINSQL_KEY", str(db.create_key("job", ["read"]).secret))
+    assert names["run_job"]("2026-11-17") == 3
+    monkeypatch.delenv("PLAINSQL_CA_FILE")
+    assert names["run_job"]("2026-11-17") == 2
 
 
 def test_the_guide_to_transactions_does_what_it_shows(place: Path) -> None:

@@ -1,8 +1,10 @@
-"""A call that waits for a rate limit says so, and waits no longer than it may."""
+"""A call that waits for a rate limit, or for the service, says so, and waits no longer than it may."""
 
 import asyncio
 import logging
 import os
+import re
+import time
 from typing import Any
 
 import pytest
@@ -37,6 +39,25 @@ def test_a_wait_is_logged(ask: Any, caplog: pytest.LogCaptureFixture) -> None:
         assert ask(url).affected_rows == 1
     assert len(requests) == 3
     assert caplog.record_tuples == [("plainsql", logging.WARNING, "Rate limit reached, retrying in 1 s.")] * 2
+
+
+@pytest.mark.parametrize("ask", [ask, ask_with_asyncio])
+def test_a_wait_for_a_service_that_is_stopped_is_logged_once_and_as_long_as_it_says(
+    ask: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(plainsql.NetworkError):
+        ask("http://127.0.0.1:1", timeout_s=1)
+    assert time.monotonic() - began >= 1
+    (message,) = caplog.messages
+    assert re.fullmatch(r"Can't connect to http://127.0.0.1:1: .+ Retrying for up to 1 s\.", message)
+
+
+def test_a_wait_for_a_service_behind_a_proxy_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    gone = answer(502, "<h1>Bad gateway</h1>", Retry_After="0")
+    with scripted(gone, gone, answer(200, DONE)) as (url, _):
+        assert ask(url, timeout_s=20).affected_rows == 1
+    assert caplog.messages == ["A proxy responded with status 502. Retrying for up to 20 s."]
 
 
 @pytest.mark.parametrize("ask", [ask, ask_with_asyncio])

@@ -386,6 +386,6 @@ class AsyncTransaction(InteractiveBuilder):
     ) -> None:
         is_done, self.is_done = self.is_done, True
         if kind is None and self.interactive is not None:
-            await self._client.perform(self.interactive.commit())
+            self.committed(await self._client.perform(self.interactive.commit()))
         elif kind is None and not is_done and self.statements:
             await self.run()

@@ -52,10 +52,11 @@ def connect(
     Settings that you omit are read from the environment (`PLAINSQL_URL`, `PLAINSQL_KEY`, `PLAINSQL_DATABASE`,
     `PLAINSQL_CA_FILE`, `PLAINSQL_CONTROL_URL`), then from `.plainsql/dev.json` in this folder or the nearest
     one above it, then from what `plainsql login` saved. Nothing is sent until the first call. `timeout_s` limits each
-    call as a whole, including retries.
+    call as a whole, including retries. If there is no service, a warning of the logger `plainsql` says so at the first
+    retry.
 
-    If a rate limit is reached, a call waits, within its `timeout_s`, and says so with a warning of the logger
-    `plainsql`. `rate_limit_wait_s` limits this wait: if it would be longer, the call raises LimitError at once.
+    If a rate limit is reached, a call waits, within its `timeout_s`, and says so with a warning of the same logger.
+    `rate_limit_wait_s` limits this wait: if it would be longer, the call raises LimitError at once.
 
     `insecure` (`PLAINSQL_INSECURE=1`) allows an http:// URL of another machine; the key is then sent in clear text.
     """
@@ -64,7 +65,11 @@ def connect(
 
 
 class Client(Configured):
-    """A client of the service, with one credential. Close it, or use it in a `with` block."""
+    """A client of the service, with one credential. Close it, or use it in a `with` block.
+
+    Threads can share a client and call it at the same time. A transaction or a stream is for one thread at a time.
+    After a fork, the new process needs a client of its own.
+    """
 
     def __init__(
         self, settings: Settings, *, timeout_s: float = DEFAULT_TIMEOUT_S, rate_limit_wait_s: float | None = None
@@ -396,6 +401,6 @@ class Transaction(InteractiveBuilder):
     ) -> None:
         is_done, self.is_done = self.is_done, True
         if kind is None and self.interactive is not None:
-            self._client.perform(self.interactive.commit())
+            self.committed(self._client.perform(self.interactive.commit()))
         elif kind is None and not is_done and self.statements:
             self.run()

@@ -16,6 +16,8 @@
     └ SettingsError      the URL or the key is missing or invalid
 
 The subclasses of `ServiceError` correspond to the service's error classes. In your code, check `code`: it is stable.
+`message` is one short sentence. The text of an error, `str(error)`, has several lines, also with the SQL and values of
+rows: it is for logs, not for the users of a web page. `exit_code` is what the command `plainsql` exits with.
 """
 
 from collections.abc import Mapping
@@ -51,6 +53,21 @@ _BY_CODE = {
     "shutting_down": "EngineError",
     "service_failure": "InternalError",
 }
+# What to do instead in Python, where the service's own hint speaks of HTTP.
+_HINTS = {
+    "multiple_statements": "Pass one statement to each call. To run several as one transaction, use db.transaction().",
+    "volatile_read": "Run it before the transaction and pass its values as parameters. If only the order of its rows "
+    "differs, order by a unique column, too.",
+}
+
+# What the command exits with, and programs that do the same.
+_EXIT_FAILED = 1
+_EXIT_SETTINGS = 2
+_EXIT_ACCESS = 3
+_EXIT_UNAVAILABLE = 4
+_EXIT_RATE_LIMITED = 5
+_NOT_FOUND = 404
+
 # Enough to recognize a statement in a message.
 _SHOWN_SQL = 300
 
@@ -92,6 +109,11 @@ class Error(Exception):
         super().__init__(message)
         self.message = message
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command `plainsql` for this error, for programs that run as jobs."""
+        return _EXIT_FAILED
+
 
 class ServiceError(Error):
     """The service returned an error. The attributes are the fields of the response, or None if absent.
@@ -131,6 +153,17 @@ class ServiceError(Error):
         number = str(self.statement_index + 1)
         return f"{number}: {_shortened(sql)}" if sql else number
 
+    @property
+    def exit_code(self) -> int:
+        """3 if the credential was rejected or lacks a scope, 5 if a rate limit was reached, otherwise 1.
+
+        EngineError and InternalError have 4.
+        """
+        # A write that is refused because it was sent read-only has the same code. Only the hint tells them apart.
+        if self.code == "read_only_sql_transaction" and "scope" in (self.hint or ""):
+            return _EXIT_ACCESS
+        return _EXIT_RATE_LIMITED if self.code == "rate_limited" else _EXIT_FAILED
+
     def __str__(self) -> str:
         lines = [f"{self.code}: {self.message}"]
         failed = _shortened(self.earlier_sql) if self.earlier_sql else None
@@ -151,6 +184,10 @@ class RequestError(ServiceError):
 class AccessError(ServiceError):
     """The credential is unknown or lacks permission, or the resource doesn't exist for it."""
 
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_FAILED if self.status == _NOT_FOUND else _EXIT_ACCESS
+
 
 class ConflictError(ServiceError):
     """The request conflicts with the current state."""
@@ -167,9 +204,17 @@ class StatementError(ServiceError):
 class EngineError(ServiceError):
     """A component that the service depends on is unavailable, or the connection to it was lost."""
 
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_UNAVAILABLE
+
 
 class InternalError(ServiceError):
     """The service failed. The operator can find the cause in the log by the request id."""
+
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_UNAVAILABLE
 
 
 class NetworkError(Error):
@@ -177,13 +222,22 @@ class NetworkError(Error):
 
     `outcome` is "not_executed" if the request cannot have reached the service, "committed" if the service
     confirmed that the write was committed, and "unknown" otherwise. With `idempotency_key` you can check the outcome
-    later (`request_outcome`), or safely repeat the request: it never runs twice.
+    later (`request_outcome`), or safely repeat the request: it never runs twice. `is_untrusted` is True if the
+    certificate of the service isn't trusted: repeating the request won't help until you correct the settings.
     """
 
-    def __init__(self, message: str, *, outcome: str, idempotency_key: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, outcome: str, idempotency_key: str | None = None, is_untrusted: bool = False
+    ) -> None:
         super().__init__(message)
         self.outcome = outcome
         self.idempotency_key = idempotency_key
+        self.is_untrusted = is_untrusted
+
+    @property
+    def exit_code(self) -> int:
+        """2 if the certificate isn't trusted, otherwise 4."""
+        return _EXIT_SETTINGS if self.is_untrusted else _EXIT_UNAVAILABLE
 
 
 class StreamBroken(Error):
@@ -218,6 +272,10 @@ class TransactionError(Error):
 class SettingsError(Error):
     """The URL or the key is missing or invalid."""
 
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_SETTINGS
+
 
 _CLASSES: dict[str, type[ServiceError]] = {
     kind.__name__: kind
@@ -237,6 +295,7 @@ def service_error(answer: Mapping[str, Any], *, status: int, request_id: str | N
     kind = error_class(status, fields.get("code", ""), fields.get("sqlstate"))
     error = kind(fields, status=status, request_id=request_id)
     error.notices = notices_in(answer)
+    error.hint = _HINTS.get(error.code, error.hint)
     return error
 
 

@@ -178,10 +178,17 @@ class TransactionResult:
     """The results of a transaction's statements, in order. Iterate over it to get each `Result`.
 
     Attributes: `results`, `affected_rows` (the total), `attempts` (how many the service needed), `transaction_id`,
-    `request_id` and `replayed`. `notices` are those that came at the commit; each result has its own.
+    `request_id`, `exec_us` (time in PostgreSQL), `total_us` (time in the service) and `replayed`. `notices` are those
+    that came at the commit; each result has its own.
+
+    If the statements ran one by one with `query`, this is the commit of them all. `results` is then empty: `query` has
+    returned them, each with the request id and the times of its own request.
     """
 
-    __slots__ = ("affected_rows", "attempts", "notices", "replayed", "request_id", "results", "transaction_id")
+    __slots__ = (
+        "affected_rows", "attempts", "exec_us", "notices", "replayed", "request_id", "results", "total_us",
+        "transaction_id",
+    )  # fmt: skip
 
     def __init__(self, answer: Mapping[str, Any], *, replayed: bool = False, as_sent: bool = False) -> None:
         request_id = answer["request_id"]
@@ -192,6 +199,8 @@ class TransactionResult:
         self.attempts: int = answer["transaction"]["attempts"]
         self.notices: tuple[Notice, ...] = notices_in(answer)
         self.transaction_id: str = answer["transaction"]["id"]
+        self.exec_us: int = answer["timings"]["exec_us"]
+        self.total_us: int = answer["timings"]["total_us"]
         self.request_id: str = request_id
         self.replayed = replayed
 

@@ -107,10 +107,11 @@ class TransactionBuilder:
     def result(self) -> TransactionResult:
         """What the added statements returned, once they have run: at the end of the `with` block, or after `run`.
 
-        Raises ResultError if they haven't run, or if the statements ran one by one with `query`.
+        If the statements ran one by one with `query`, it is about the commit, and has no results. Raises ResultError if
+        nothing is committed yet, or if the transaction only read: its end then sends nothing.
         """
         if self._result is None:
-            raise ResultError("The transaction hasn't run, or its statements ran with query(), which returns results.")
+            raise ResultError("The transaction hasn't run, or it ran only queries that read, so there was no commit.")
         return self._result
 
 
@@ -134,6 +135,13 @@ class InteractiveBuilder(TransactionBuilder):
             if self.interactive is None:
                 self.interactive = begin(self.options, max_retries=self.max_retries)
             return self.interactive
+
+    def committed(self, result: TransactionResult | None) -> None:
+        """Keeps the outcome of the commit after `query`. Called at the end of the block."""
+        if result is not None:
+            # Its statements are not those of the program: inserts are merged, and equal reads are sent once.
+            result.results.clear()
+        self._result = result
 
     @property
     def notices(self) -> list[Notice]:

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_ACCESS = 3
 EXIT_UNAVAILABLE = 4
-EXIT_RATE_LIMITED = 5
 EXIT_INTERRUPTED = 130
 
 

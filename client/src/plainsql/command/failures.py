@@ -7,44 +7,24 @@ and keeps its traceback.
 import sys
 from collections.abc import Iterable
 
-from plainsql.command import EXIT_ACCESS, EXIT_FAILED, EXIT_RATE_LIMITED, EXIT_UNAVAILABLE, EXIT_USAGE
+from plainsql.command import EXIT_FAILED, EXIT_USAGE
 from plainsql.command.tables import visible, width
 from plainsql.command.terminal import paint
-from plainsql.errors import (
-    AccessError,
-    EngineError,
-    Error,
-    InternalError,
-    NetworkError,
-    Notice,
-    ServiceError,
-    SettingsError,
-)
+from plainsql.errors import Error, Notice, ServiceError
 
-_NOT_FOUND = 404
 # Fits most terminals, and is short enough to find the caret.
 _LINE_CHARACTERS_MAX = 100
 
 
 def exit_code_of(error: Exception) -> int:
     """The exit code for an error. Raises the error again if it is unexpected."""
-    if isinstance(error, SettingsError | ValueError | OSError) and not isinstance(error, NetworkError):
+    if isinstance(error, Error):
+        return error.exit_code
+    if isinstance(error, ValueError | OSError):
         return EXIT_USAGE
-    if (isinstance(error, AccessError) and error.status != _NOT_FOUND) or _lacks_scope(error):
-        return EXIT_ACCESS
-    if isinstance(error, ServiceError) and error.code == "rate_limited":
-        return EXIT_RATE_LIMITED
-    if isinstance(error, NetworkError | EngineError | InternalError):
-        return EXIT_UNAVAILABLE
-    if isinstance(error, Error | ImportError):
+    if isinstance(error, ImportError):
         return EXIT_FAILED
     raise error
-
-
-def _lacks_scope(error: Exception) -> bool:
-    """Whether a write failed because of the credential, not because it was sent read-only: only the hint says it."""
-    is_refused = isinstance(error, ServiceError) and error.code == "read_only_sql_transaction"
-    return is_refused and "scope" in (getattr(error, "hint", None) or "")
 
 
 def show(error: Exception) -> None:

@@ -16,7 +16,7 @@ from plainsql.command.readable import readable_name, readable_size, readable_tim
 from plainsql.command.tables import aligned, cell, csv_line, json_of, text_of
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
-from plainsql.control import Database, Key, rotate_key_and_show_both
+from plainsql.control import Database, Key, Session, rotate_key_and_show_both
 from plainsql.errors import ResultError
 
 
@@ -120,6 +120,7 @@ def create_key(options: argparse.Namespace) -> int:
     expires_at = _expiry(options.expires_at) if options.expires_at else None
     with connect(options, uses_database=False) as db:
         made = db.create_key(options.name, options.scope, database=_binding(options), expires_at=expires_at)
+    _warn_of_binding(made)
     bound = f"bound to the database {made.database!r}" if made.database else "for all databases"
     expiry = f" It expires at {readable_time(made.expires_at)}." if made.expires_at else ""
     say(f"Created {made.id}, {bound}.{expiry} Save its secret now; it isn't stored and can't be shown again:")
@@ -132,6 +133,15 @@ def _binding(options: argparse.Namespace) -> str | None:
     if options.bound_to and options.database and options.bound_to != options.database:
         raise ValueError("--bound-to and --database name different databases.")
     return options.bound_to or options.database  # type: ignore[no-any-return]  # argparse's
+
+
+def _warn_of_binding(made: Key | Session) -> None:
+    """Says what the scope `admin` is worth to a credential that is bound to a database."""
+    if made.database and "admin" in made.scopes:
+        say(
+            "Warning: bound to a database, admin can't manage the organization: no keys, no databases, no usage. It "
+            f"can only reset {made.database!r}."
+        )
 
 
 def _expiry(text: str) -> dt.datetime:
@@ -207,6 +217,7 @@ def _described(key: Key, successor: str | None) -> str:
 def create_session(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
         made = db.create_session(scopes=options.scope, database=_binding(options), expires_in_s=options.expires_in)
+    _warn_of_binding(made)
     until = readable_time(made.expires_at)
     bound = f"bound to the database {made.database!r}" if made.database else "for all databases"
     say(f"Created a session with scopes {', '.join(made.scopes)}, {bound}. It expires at {until}. Its token:")

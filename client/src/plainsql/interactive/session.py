@@ -14,7 +14,7 @@ from plainsql.errors import Error, Notice, ResultError, ServiceError, Transactio
 from plainsql.interactive.conflicts import is_conflict
 from plainsql.interactive.texts import changes_schema, draws_number, has_returning, is_read, savepoint_in
 from plainsql.interactive.unit import Entry, Sent, UnitOfWork
-from plainsql.result import Result
+from plainsql.result import Result, TransactionResult
 from plainsql.statements import first_word
 from plainsql.transport.protocol import Core, Options
 from plainsql.transport.wire import Steps, T
@@ -128,12 +128,13 @@ class InteractiveSession:
         self.unit.check()
         yield from self._alone(self._guarded(self._rehearse([])))
 
-    def commit(self) -> Steps[None]:
+    def commit(self) -> Steps[TransactionResult | None]:
         """Sends the unit for good and begins a new one. Fills in the row counts of writes that waited.
 
-        Raises TransactionError if the unit has failed; it stays failed until it is rolled back.
+        Returns None if there was nothing to send, because the unit only read. Raises TransactionError if the unit has
+        failed; it stays failed until it is rolled back.
         """
-        yield from self._alone(self._commit())
+        return (yield from self._alone(self._commit()))
 
     def rollback(self) -> None:
         """Forgets the unit. Nothing is sent."""
@@ -156,13 +157,13 @@ class InteractiveSession:
         finally:
             self._lock.release()
 
-    def _commit(self) -> Steps[None]:
+    def _commit(self) -> Steps[TransactionResult | None]:
         self.unit.check()
         sent, nows = self.unit.for_commit(), list(self.unit.nows)
         has_writes = self.unit.has_writes
         self.unit.clear()
         if not has_writes:
-            return
+            return None
         try:
             done = yield from self._core.transaction(sent.statements, self._options, self._max_retries, nows)
         except ServiceError as error:
@@ -175,6 +176,7 @@ class InteractiveSession:
             if not entries[0].is_rehearsed:
                 self.notices += result.notices
         self.notices += done.notices
+        return done
 
     def _query(self, sql: str, params: Sequence[Any], options: Options) -> Steps[Result]:
         """Runs a statement that isn't part of the unit."""

@@ -20,7 +20,7 @@ from plainsql.errors import NetworkError, ResultError, ServiceError, SettingsErr
 from plainsql.result import Result, TransactionResult
 from plainsql.settings import Settings, check_exposure, parse_url
 from plainsql.statements import looks_like_a_read
-from plainsql.transport.retry import answer_of, exchange
+from plainsql.transport.retry import answer_of, exchange, not_executed
 from plainsql.transport.wire import AddressBook, Lost, NotSent, Request, Response, Send, Steps
 from plainsql.values import EncodedParams, decode_json, encode_json
 
@@ -58,7 +58,8 @@ class Options(NamedTuple):
 class Core:
     """A client's side of the protocol, without its sockets.
 
-    It calls `notice` if the service does not answer, or if a call waits for a rate limit.
+    It calls `notice` if the service does not answer, or if a call waits for a rate limit. Without `notice`, it logs
+    that.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Core:
             answer, response = yield from self._statement(sql, params, options)
         except ServiceError as error:
             error.sql = sql
+            # There is only one.
+            error.statement_index = None
             raise
         replayed = "idempotency-replayed" in response.headers
         result = Result(answer, replayed=replayed, read_only=response.read_only, as_sent=options.as_sent)
@@ -259,7 +262,7 @@ class Core:
         try:
             response = yield Send(Request("GET", "/health"), self.timeout_s)
         except (NotSent, Lost) as error:
-            raise NetworkError(str(error), outcome="not_executed") from error
+            raise not_executed(error) from error
         answer = decode_json(response.body)
         if not isinstance(answer, dict) or "status" not in answer:
             answer_of(response)

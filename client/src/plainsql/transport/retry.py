@@ -20,7 +20,8 @@ GRACE_S = 5.0
 _FIRST_DELAY_S = 0.02
 _DELAY_S_MAX = 2.0
 # The service never sends 502 or 504. They mean that a proxy got no response from it.
-_RETRIED = frozenset([409, 429, 502, 503, 504])
+_OF_PROXIES = frozenset([502, 503, 504])
+_RETRIED = _OF_PROXIES | {409, 429}
 
 
 def exchange(
@@ -34,9 +35,10 @@ def exchange(
 ) -> Steps[Response]:
     """Sends a request, and repeats it if that is safe, until the timeout.
 
-    Calls `notice` if the service is down, or if a rate limit is reached; without `notice`, the latter is logged. All
-    waits for a rate limit together take at most `rate_limit_wait_s`.
+    Calls `notice`, or logs a warning, before the first retry if there is no service, and each time that a rate limit is
+    reached. All waits for a rate limit together take at most `rate_limit_wait_s`.
     """
+    notice = notice or _log
     end = time.monotonic() + timeout_s
     left_s = timeout_s if rate_limit_wait_s is None else rate_limit_wait_s
     delay = _FIRST_DELAY_S
@@ -51,21 +53,33 @@ def exchange(
             failure, wait = error, None if error.is_final else 0.0
         except Lost as error:
             failure, wait, was_lost = error, 0.0 if safe else None, True
-        pause = None if wait is None else max(wait, delay * (0.5 + os.urandom(1)[0] / 512))
-        if pause is None or time.monotonic() + pause > end:
+        rest_s = end - time.monotonic()
+        # The last attempt is at the end, unless the service asks for a longer wait.
+        pause = None if wait is None else max(wait, min(rest_s, delay * (0.5 + os.urandom(1)[0] / 512)))
+        if pause is None or rest_s <= 0 or pause > rest_s:
             return (yield from _end(request, response, failure, was_lost=was_lost))
         if response is not None and response.status == 429:
             left_s -= pause
             if left_s < 0:
                 return (yield from _end(request, response, failure, was_lost=was_lost))
-            (notice or _log)(f"Rate limit reached, retrying in {math.ceil(pause)} s.")
-        if notice is not None and isinstance(failure, NotSent):
-            if not is_announced:
-                notice(f"{failure} Retrying for {max(1, round(end - time.monotonic()))} s.")
+            notice(f"Rate limit reached, retrying in {math.ceil(pause)} s.")
+        if not is_announced and (reason := _absence(response, failure)) is not None:
+            notice(f"{reason} Retrying for up to {math.ceil(rest_s)} s.")
             is_announced = True
         was_lost = was_lost or (response is not None and _outcome_of(response) == "unknown")
         yield Sleep(pause)
         delay = min(delay * 2, _DELAY_S_MAX)
+
+
+def _absence(response: Response | None, failure: NotSent | Lost | None) -> str | None:
+    """Why there seems to be no service; None if it answers, or if it may only have closed a connection."""
+    if response is not None and response.status in _OF_PROXIES and not _error_in(response):
+        return _proxy_failure(response)
+    return str(failure) if isinstance(failure, NotSent) else None
+
+
+def _proxy_failure(response: Response) -> str:
+    return f"A proxy responded with status {response.status}."
 
 
 def _log(message: str) -> None:
@@ -74,17 +88,20 @@ def _log(message: str) -> None:
     logging.getLogger("plainsql").warning(message)
 
 
-def _end(request: Request, response: Response | None, failure: Exception | None, *, was_lost: bool) -> Steps[Response]:
+def _end(
+    request: Request, response: Response | None, failure: NotSent | Lost | None, *, was_lost: bool
+) -> Steps[Response]:
     """Returns the response, or raises the error, after the last attempt."""
     key = request.idempotency_key
     if response is not None:
         if key is None or not _leaves_doubt(response, was_lost=was_lost):
             return response
-        message = _error_in(response).get("message", f"A proxy responded with status {response.status}.")
+        message = _error_in(response).get("message", _proxy_failure(response))
         failure = Lost(f"A response was lost; the next attempt failed: {message}" if was_lost else message)
         was_lost = True
+    assert failure is not None
     if not was_lost:
-        raise NetworkError(str(failure), outcome="not_executed", idempotency_key=key)
+        raise not_executed(failure, key)
     if key is None:
         raise NetworkError(f"{failure} It is unknown whether the request was executed.", outcome="unknown")
     if (yield from _is_committed(request, key)):
@@ -93,6 +110,12 @@ def _end(request: Request, response: Response | None, failure: Exception | None,
     # An attempt may still be in transit: "not executed yet" does not mean "never executed".
     message = f"{failure} It is unknown whether the write was executed. Check later with request_outcome() and its key."
     raise NetworkError(message, outcome="unknown", idempotency_key=key)
+
+
+def not_executed(failure: NotSent | Lost, key: str | None = None) -> NetworkError:
+    """The error for a request that was not executed."""
+    is_untrusted = isinstance(failure, NotSent) and failure.is_untrusted
+    return NetworkError(str(failure), outcome="not_executed", idempotency_key=key, is_untrusted=is_untrusted)
 
 
 def _is_committed(request: Request, key: str) -> Steps[bool]:

@@ -24,7 +24,8 @@ def not_reached(address: Address, error: OSError) -> NotSent:
     """The error for a failed connection, with whether a retry can help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         message = f"The certificate of {address.url} isn't trusted: {error.verify_message}."
-        return NotSent(f"{message} If you use your own CA, pass its ca_file.", is_final=True)
+        advice = "If it has a CA of its own, give that CA's file: ca_file=…, --ca-file or PLAINSQL_CA_FILE."
+        return NotSent(f"{message} {advice}", is_final=True, is_untrusted=True)
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
         return NotSent(f"Host {address.host} not found: {error.strerror}.", is_final=True)
     if isinstance(error, ssl.SSLError):

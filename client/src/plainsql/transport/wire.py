@@ -78,11 +78,15 @@ Steps = Generator[Send | Sleep, Any, T]
 
 
 class NotSent(Exception):
-    """The request cannot have reached the service. If `is_final`, a retry won't help."""
+    """The request cannot have reached the service. If `is_final`, a retry won't help.
 
-    def __init__(self, message: str, *, is_final: bool = False) -> None:
+    With `is_untrusted`, the reason is the service's certificate.
+    """
+
+    def __init__(self, message: str, *, is_final: bool = False, is_untrusted: bool = False) -> None:
         super().__init__(message)
         self.is_final = is_final
+        self.is_untrusted = is_untrusted
 
 
 class Lost(Exception):
