@@ -70,23 +70,30 @@ _PAGE = """
 const shown = [];
 const made = () => ({ append() {}, set textContent(text) { shown.push(text); } });
 globalThis.document = { createElement: made, body: made() };
-const send = globalThis.fetch;
-const session = { url: process.env.PLAINSQL_URL, token: process.env.TOKEN };
-globalThis.fetch = (url, more) => url === "/session" ? { json: () => session } : send(url, more);
+const request = globalThis.fetch;
+const tokens = process.env.TOKENS.split(",");
+const next = () => ({ url: process.env.PLAINSQL_URL, token: tokens.shift() });
+globalThis.fetch = (url, more) => url === "/session" ? { json: next } : request(url, more);
 %s
 console.log(shown.join());
 """
 
 
-def test_the_guide_s_page_reads_with_a_session(place: Path, service: Service) -> None:
-    """In Node, which has `fetch`; the few elements of a page that it uses are imitated."""
+def test_the_guide_s_page_reads_with_a_session_and_the_next_one(place: Path, service: Service) -> None:
+    """In Node, which has `fetch`; the few elements of a page that it uses are imitated. The first session has ended."""
     programs.need("node")
     (text,) = [text for language, text in _FENCED.findall(GUIDE.read_text()) if language == "js"]
     with plainsql.connect() as db:
         db.query("create table notes as select 1 as id, 'milk' as body union select 2, 'tea'")
-        token = db.create_session(scopes=["read"], database=os.environ["PLAINSQL_DATABASE"]).token
+        made = [db.create_session(scopes=["read"], database=os.environ["PLAINSQL_DATABASE"]) for _ in range(2)]
+    with plainsql.connect(key=made[0].token) as ended:
+        ended.end_session()
     (place / "page.mjs").write_text(_PAGE % text)
-    environment = {**os.environ, "NODE_EXTRA_CA_CERTS": str(service.dev["ca_file"]), "TOKEN": str(token)}
+    environment = {
+        **os.environ,
+        "NODE_EXTRA_CA_CERTS": str(service.dev["ca_file"]),
+        "TOKENS": ",".join(str(each.token) for each in made),
+    }
     done = subprocess.run(["node", "page.mjs"], env=environment, cwd=place, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("milk,tea\n", 0), done.stderr
 

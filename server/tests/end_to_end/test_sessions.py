@@ -153,7 +153,8 @@ def test_an_expired_session_is_answered_with_that(service: Service) -> None:
     session = new_session(service)
     age(service, session, timedelta(hours=25))
     wait_until_refused(service, session["token"])
-    assert "has expired" in error_of(query(service, session["token"]), 401, "unauthenticated")["message"]
+    error = error_of(query(service, session["token"]), 401, "unauthenticated")
+    assert ("has expired" in error["message"], "its own server" in error["hint"]) == (True, True)
 
 
 def test_a_revoked_key_looks_like_a_token_that_never_was(service: Service) -> None:

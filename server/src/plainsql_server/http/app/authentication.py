@@ -13,6 +13,8 @@ from plainsql_server.http.app.routes import Caller, Route
 from plainsql_server.http.server.requests import Request, decode_json
 
 _HINT = "Send the header Authorization: Bearer svc_k_…"
+# A page must not have the key.
+_ENDED_HINT = "A page gets the next session from its own server, which creates it with its API key: POST /v1/session."
 # Enough for a key and a few other fields. The caller isn't authenticated yet.
 _MAX_BODY_BYTES = 64 * 1024
 
@@ -40,7 +42,7 @@ async def authenticate(request: Request, principals: Principals, route: Route) -
 def _invalid(ended: str | None) -> AccessError:
     if ended is None:
         return AccessError("unauthenticated", "The API key or session token is invalid.")
-    return AccessError("unauthenticated", ended, hint="Create a new session with your API key: POST /v1/session.")
+    return AccessError("unauthenticated", ended, hint=_ENDED_HINT)
 
 
 def check_scope(principal: Principal, route: Route) -> None:
