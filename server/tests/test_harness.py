@@ -35,20 +35,34 @@ print(node.pid, flush=True)
 sys.stdin.read()
 """
 
-# The second one fails if the teardown of the first ends too early.
-_TWO_TESTS = """
+# The last one fails if the teardown of the one before ends too early.
+_TESTS = """
 import asyncio, os
 import pytest
 
-@pytest.fixture
-def cancelled():
+@pytest.fixture(scope="{scope}")
+def replaced():
+    os.environ["REPLACED"] = "1"
+    yield
+    del os.environ["REPLACED"]
+
+@pytest.fixture(scope="{scope}")
+def failing(replaced):
+    yield
+    raise {second}
+
+@pytest.fixture(scope="{scope}")
+def cancelled(failing):
     yield
     raise asyncio.CancelledError
 
-def test_first(monkeypatch, cancelled):
-    monkeypatch.setenv("REPLACED", "1")
+def test_first(cancelled):
+    pass
+"""
+_LAST = """
+import os
 
-def test_second(monkeypatch):
+def test_last():
     assert "REPLACED" not in os.environ
 """
 
@@ -264,13 +278,18 @@ def test_tests_run_on_the_release_that_was_chosen(postgres: Postgres, service: S
     assert service.value("select current_setting('server_version_num')::int / 10000 as major") == MAJOR
 
 
-@pytest.mark.parametrize(
-    ("plugin", "passed", "failed"),
-    [("server.tests.complete_teardown", 2, 0), ("no:server.tests.complete_teardown", 1, 1)],
-)
-def test_a_teardown_goes_on_after_a_cancelled_part(tmp_path: Path, plugin: str, passed: int, failed: int) -> None:
-    (tmp_path / "test_two.py").write_text(_TWO_TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", plugin, f"--rootdir={tmp_path}", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
-    expected = [f"{failed} failed", f"{passed} passed", "1 error"]
-    assert ", ".join(expected[not failed :]) in ended.stdout, ended.stdout
+@pytest.mark.parametrize("scope", ["function", "module"])
+@pytest.mark.parametrize("second", ["ValueError", "asyncio.CancelledError"])
+def test_a_teardown_goes_on_after_a_cancelled_part(tmp_path: Path, scope: str, second: str) -> None:
+    assert "2 passed, 1 error" in _torn_down(tmp_path, scope, second, "server.tests.complete_teardown")
+
+
+def test_without_the_plugin_it_does_not(tmp_path: Path) -> None:
+    assert "1 passed, 2 errors" in _torn_down(tmp_path, "function", "ValueError", "no:cacheprovider")
+
+
+def _torn_down(folder: Path, scope: str, second: str, plugin: str) -> str:
+    (folder / "test_first.py").write_text(_TESTS.format(scope=scope, second=second))
+    (folder / "test_last.py").write_text(_LAST)
+    command = [sys.executable, "-m", "pytest", "-p", plugin, f"--rootdir={folder}", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S).stdout

@@ -34,7 +34,7 @@ class Store:
 
 
 @st.composite
-def serial_histories(draw: st.DrawFn, only_ok: bool = False) -> History:
+def serial_histories(draw: st.DrawFn, only_ok: bool = False, at_least: int = 1) -> History:
     """Transactions that took effect in the order of their numbers, each within its interval, then a last read.
 
     Who failed has no effect; who has no answer may have one. Intervals reach back and forth over their neighbours.
@@ -42,7 +42,7 @@ def serial_histories(draw: st.DrawFn, only_ok: bool = False) -> History:
     store = Store()
     made: History = []
     outcomes = [Outcome.OK] if only_ok else list(Outcome)
-    for number in range(draw(st.integers(1, 12))):
+    for number in range(draw(st.integers(at_least, 12))):
         outcome = draw(st.sampled_from(outcomes))
         applied = outcome is Outcome.OK or (outcome is Outcome.INFO and draw(st.booleans()))
         operations: list[Operation] = []
@@ -74,7 +74,7 @@ def test_a_serial_history_is_clean(history: History) -> None:
     assert report.anomalies == (), report.describe()
 
 
-@given(serial_histories(), st.data())
+@given(serial_histories(at_least=8), st.data())
 def test_an_append_dropped_from_the_last_read_is_found(history: History, data: st.DataObject) -> None:
     """Wherever it was in the list: who was acknowledged is lost, who was seen by another makes a contradiction."""
     key = data.draw(st.integers(0, KEYS - 1))
@@ -92,7 +92,7 @@ def test_an_append_dropped_from_the_last_read_is_found(history: History, data: s
     assert check(mutated).anomalies != ()
 
 
-@given(serial_histories(), st.data())
+@given(serial_histories(at_least=8), st.data())
 def test_two_values_swapped_in_a_read_are_found_if_another_read_has_them(history: History, data: st.DataObject) -> None:
     places = [
         (place, index)
@@ -113,7 +113,7 @@ def test_two_values_swapped_in_a_read_are_found_if_another_read_has_them(history
     assert found & {AnomalyClass.INCOMPATIBLE, AnomalyClass.INTERNAL}
 
 
-@given(serial_histories(only_ok=True), st.data())
+@given(serial_histories(only_ok=True, at_least=8), st.data())
 def test_a_stale_read_is_found_when_what_it_misses_had_completed(history: History, data: st.DataObject) -> None:
     """The last value is taken off a first read, though its writer had completed when the reader began."""
     places = []

@@ -42,7 +42,7 @@ def test_a_chosen_port_is_reserved_for_a_server(family: socket.AddressFamily, ad
 
 def test_a_port_that_another_has_chosen_is_not_chosen() -> None:
     port = free_port()
-    with pytest.raises(DevError, match=f"from {port} to {port} are all in use"):
+    with pytest.raises(DevError, match=f"All ports from {port} to {port} are in use"):
         free_ports(1, among=range(port, port + 1))
 
 

@@ -90,7 +90,8 @@ def _hold_free(held: contextlib.ExitStack, count: int, among: range) -> range:
                 continue
             held.enter_context(attempt.pop_all())
             return ports
-    raise DevError(f"The ports from {among.start} to {among.stop - 1} are all in use.")
+    wanted = "All ports" if count == 1 else f"All groups of {count} adjacent ports"
+    raise DevError(f"{wanted} from {among.start} to {among.stop - 1} are in use.")
 
 
 def _adjacent(among: range, index: int, count: int) -> range:
