@@ -16,8 +16,10 @@ from uuid import uuid4
 
 import pytest
 
+from client.tests.scripted import answer, scripted
 from plainsql.command.statements import renumbered, split_statements
 from plainsql.command.tables import csv_line
+from plainsql.control import Key
 from server.tests import forks
 from server.tests.service import Service
 
@@ -173,6 +175,18 @@ def test_statements_share_the_parameters(service: Service, tmp_path: Path) -> No
     assert (missing.returncode, "$2 has no value. Give the values of $1, $2, … with -p" in missing.stderr) == (2, True)
 
 
+def test_parameters_of_call_and_of_create_table_as(service: Service) -> None:
+    name = f"c_{uuid4().hex[:8]}"
+    statements = [
+        f"create table {name} as select $2::int as n",
+        f"create procedure {name}_p(int) language sql as 'insert into {name} values ($1)'",
+        f"call {name}_p($1::int)",
+        f"select n from {name} order by n",
+    ]
+    done = run(service, "sql", *statements, "-p", "7", "-p", "8", "-o", "csv")
+    assert (done.returncode, done.stdout.split()) == (0, ["n", "7", "8"]), done.stderr
+
+
 def test_a_parameter_without_a_value_leads_to_the_option(service: Service) -> None:
     for arguments in (["select $1::text"], ["select $1::text", "North"], ["select $1::text", "-o", "csv"]):
         done = run(service, "sql", *arguments)
@@ -186,11 +200,16 @@ def test_a_parameter_without_a_value_leads_to_the_option(service: Service) -> No
         ("select $2, $2", "select $1, $1", ["b"]),
         ("select $1, $3 -- $2", "select $1, $2 -- $2", ["a", "c"]),
         ("select a$2, '$2', $$ $2 $$, $x$ $2 $x$, /* /* */ $2 */ $3", None, ["c"]),
-        ("create function f(int) returns int return $1", "create function f(int) returns int return $1", []),
+        ("select $1, $02", "select $1, $02", ["a", "b"]),
+        ("select $02", "select $1", ["b"]),
+        ("select $ä$costs $2$ä$, x$e'\\', a$b$, '$2', $3", None, ["c"]),
+        ("select a like'\\' and b = '$2', $3", None, ["c"]),
+        ("/* $1 */ create Or replace\nfunction f(int) returns int return $2", None, []),
+        ("call p($2)", "call p($1)", ["b"]),
     ],
 )
 def test_a_statement_gets_the_parameters_that_it_uses(sql: str, sent: str | None, values: list[str]) -> None:
-    assert renumbered(sql, ["a", "b", "c"]) == (sent or sql.removesuffix("$3") + "$1", values)
+    assert renumbered(sql, ["a", "b", "c"]) == (sent or re.sub(r"\$3$", "$1", sql), values)
 
 
 def test_statements_of_a_script_run_one_after_the_other(service: Service) -> None:
@@ -272,7 +291,12 @@ def test_the_key_s_source_and_database_are_shown(service: Service, tmp_path: Pat
         assert (done.returncode, done.stderr[: len(where)]) == (0, where), done.stderr
         if database == "":
             assert json.loads(done.stdout)["database"] == name
+    for arguments, source in ((["--url", service.data_url], "the arguments"), ([], "PLAINSQL_URL")):
+        done = run(None, *arguments, "tables", cwd=tmp_path, PLAINSQL_URL=service.data_url)
+        assert f", default database (from {source}, key from .plainsql/dev.json)\n" in done.stderr
     assert f"→ {service.data_url}, default database of the key (from PLAINSQL_URL)\n" in run(service, "tables").stderr
+    none = run(None, "login", service.data_url, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path))
+    assert (none.returncode, "No key given." in none.stderr, (tmp_path / "plainsql").exists()) == (2, True, False)
     login = run(None, "login", service.data_url, cwd=tmp_path, PLAINSQL_KEY=key, XDG_CONFIG_HOME=str(tmp_path))
     used = rf"with the key key_\w+ \(read, bound to the database '{name}'\) of the organization '"
     assert re.search(used, login.stderr), login.stderr
@@ -330,6 +354,11 @@ def test_a_value_cannot_command_the_terminal(service: Service) -> None:
     assert "a⇥b⏎c" in shown.stdout
     failed = run(service, "sql", "do $$ begin raise exception E'\\x1b[2J'; end $$")
     assert (failed.returncode, "\x1b" in failed.stderr) == (1, False)
+    made = {**dict.fromkeys(Key.__slots__), "id": "key_\x1b[2J", "scopes": ["read"], "secret": "svc_k_x"}
+    with scripted(answer(201, {"success": True, "key": made})) as (url, _):
+        command = ["--url", url, "--key", "svc_k_a", "keys", "create", "n", "--scope", "read"]
+        done = run(None, *command, PLAINSQL_CONTROL_URL=url)
+    assert (done.returncode, "Created key_\\x1b[2J, for all databases." in done.stderr) == (0, True), done.stderr
 
 
 def test_settings_may_follow_a_subcommand(service: Service) -> None:

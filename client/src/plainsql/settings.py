@@ -124,7 +124,7 @@ def resolve(
         url, key, database, ca_file = _parts_of_plainsql_url(url, key, database, ca_file)
         # `tls=false` asks for it, too.
         insecure = insecure or url.startswith("http:")
-    known, source = _known_settings(url)
+    known, source, key_source = _known_settings(url)
     address = url or known.get("url")
     if not address:
         raise SettingsError(
@@ -146,7 +146,7 @@ def resolve(
         database=database or os.environ.get("PLAINSQL_DATABASE"),
         ca_file=ca_file or os.environ.get("PLAINSQL_CA_FILE") or known.get("ca_file"),
         insecure=insecure or os.environ.get("PLAINSQL_INSECURE") == "1",
-        key_source=ARGUMENTS if key else KEY_VARIABLE if named else source,
+        key_source=ARGUMENTS if key else KEY_VARIABLE if named else key_source,
     )
     for each in (settings.address, settings.control):
         check_exposure(each, insecure=settings.insecure)
@@ -184,15 +184,18 @@ def colours_wanted() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _known_settings(url: str | None) -> tuple[dict[str, str], str]:
-    """The settings of the first source that has the given URL, or any URL if none is given; and that source."""
-    if not url and (named := os.environ.get(URL_VARIABLE)):
-        return {**_matching_file(named), "url": named}, URL_VARIABLE
-    if url:
-        return _matching_file(url), ARGUMENTS
+def _known_settings(url: str | None) -> tuple[dict[str, str], str, str]:
+    """The settings of the first source that has the given URL, or any URL if none is given.
+
+    Also where the URL comes from, and the file that the others come from.
+    """
+    named = url or os.environ.get(URL_VARIABLE)
+    if named:
+        found, path = _matching_file(named)
+        return {**found, "url": named}, ARGUMENTS if url else URL_VARIABLE, path
     dev = _dev_file()
     if found := _read_dev(dev):
-        return found, os.path.relpath(dev)
+        return found, os.path.relpath(dev), os.path.relpath(dev)
     if os.path.exists(_key_beside(dev)):
         # Not the login: a program that is meant for this folder's service must not use another one.
         folder = os.path.dirname(os.path.dirname(os.path.abspath(dev)))
@@ -202,16 +205,18 @@ def _known_settings(url: str | None) -> tuple[dict[str, str], str]:
             outcome="not_executed",
         )
     login = saved_login_file()
-    return _read_login(login), login
+    return _read_login(login), login, login
 
 
-def _matching_file(url: str) -> dict[str, str]:
+def _matching_file(url: str) -> tuple[dict[str, str], str]:
+    """The settings of the file that has this URL, and its path."""
     wanted = parse_url(url)
-    for found in (_read_dev(_dev_file()), _read_login(saved_login_file())):
+    dev, login = _dev_file(), saved_login_file()
+    for found, path in ((_read_dev(dev), os.path.relpath(dev)), (_read_login(login), login)):
         addresses = [found[name] for name in ("url", "alias_url") if found.get(name)]
         if any(parse_url(each) == wanted for each in addresses):
-            return found
-    return {}
+            return found, path
+    return {}, ""
 
 
 def _dev_file() -> str:

@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from plainsql.command.terminal import paint
+from plainsql.command.tables import visible
+from plainsql.command.terminal import say
 
 
 def confirm(options: argparse.Namespace, name: str, question: str) -> None:
@@ -12,7 +13,7 @@ def confirm(options: argparse.Namespace, name: str, question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise ValueError(f"{question} Without a terminal, confirm it with --yes.")
-    print(paint("bold", question), file=sys.stderr)
-    print(f"Type {name} to confirm: ", end="", file=sys.stderr, flush=True)
+    say(question, "bold")
+    print(f"Type {visible(name)} to confirm: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip() != name:
         raise ValueError("The name doesn't match. Nothing was done.")

@@ -51,7 +51,7 @@ def lines_of(error: Exception) -> list[str]:
     more = (("Detail", error.detail), ("Hint", error.hint))
     lines += [f"{name}: {visible(value, keep=chr(10))}" for name, value in more if value]
     code = f"{error.code} ({error.sqlstate})" if error.sqlstate else error.code
-    lines.append(paint("dim", f"Code: {code}  Request: {error.request_id or '-'}"))
+    lines.append(paint("dim", visible(f"Code: {code}  Request: {error.request_id or '-'}")))
     return lines + _outcome(error)
 
 

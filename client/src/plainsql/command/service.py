@@ -15,7 +15,8 @@ from plainsql.command.tables import json_of
 from plainsql.command.target import client_of, connect, settings_of
 from plainsql.command.terminal import say
 from plainsql.control import caller
-from plainsql.settings import resolve, saved_login_file
+from plainsql.errors import SettingsError
+from plainsql.settings import ARGUMENTS, KEY_VARIABLE, resolve, saved_login_file
 
 
 def show_health(options: argparse.Namespace) -> int:
@@ -63,6 +64,9 @@ def log_in(options: argparse.Namespace) -> int:
     prompt = f"API key for {address}: "
     key = options.key or (getpass.getpass(prompt) if sys.stdin.isatty() else sys.stdin.readline())
     settings = resolve(address, key.strip(), ca_file=options.ca_file, insecure=options.insecure)
+    # The key of a file, such as that of a development service, is not one that the user gave.
+    if settings.key_source not in (ARGUMENTS, KEY_VARIABLE):
+        raise SettingsError("No key given. Type it, pass it on standard input, or set PLAINSQL_KEY.")
     with client_of(settings, options) as db:
         organization, credential = db.call(caller())
     saved = {"url": settings.address.url, "key": settings.key}

@@ -14,7 +14,7 @@ from plainsql.command.readable import readable_duration
 from plainsql.command.statements import all_statements, params_used, renumbered, transaction_word
 from plainsql.command.tables import write_result
 from plainsql.command.target import connect
-from plainsql.command.terminal import paint, say
+from plainsql.command.terminal import say
 from plainsql.errors import ServiceError
 from plainsql.result import Result
 from plainsql.statements import looks_like_a_read
@@ -46,7 +46,7 @@ def _run_alone(db: Client, sql: str, params: list[str], options: argparse.Namesp
     result = db.query_as_sent(sql, params, _call_options(options))
     show_notices(result.notices)
     write_result(result, options.output_format)
-    say(summary(result))
+    say(summary(result), "dim")
 
 
 def summary(result: Result, *, with_time: bool = True) -> str:
@@ -57,7 +57,7 @@ def summary(result: Result, *, with_time: bool = True) -> str:
         counted = result.command
     more = " (more available)" if result.truncated else ""
     time = f", {readable_duration(result.total_us)}" if with_time else ""
-    return paint("dim", f"{counted}{more}{time}")
+    return f"{counted}{more}{time}"
 
 
 def _call_options(options: argparse.Namespace) -> Options:
@@ -107,7 +107,7 @@ def _run_together(db: Client, statements: list[tuple[str, list[str]]], options: 
     for result in done:
         show_notices(result.notices)
         write_result(result, options.output_format)
-        say(summary(result))
+        say(summary(result), "dim")
     show_notices(done.notices)
 
 

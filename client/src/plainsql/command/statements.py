@@ -14,11 +14,11 @@ from plainsql.statements import first_word
 _OPAQUE = re.compile(
     r"""
       (?P<command>^[ \t]*(?:\\[^\n]*|(?i:help|exit|quit)[ \t]*;?[ \t\r]*)$)
-    | [eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)
+    | (?<![\w$])[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)
     | '(?:[^']|'')*(?:'|\Z)
     | "(?:[^"]|"")*(?:"|\Z)
     | --[^\n]*
-    | (?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?:(?P=tag)|\Z)
+    | (?<![\w$])(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?:(?P=tag)|\Z)
     | /\*
     | ;
     """,
@@ -31,9 +31,9 @@ _TRANSACTION = re.compile(
     r"(?:\s+(?:work|transaction|isolation\s+level\s+[a-z ]+|read\s+write))*\s*;?\s*",
     re.IGNORECASE,
 )
-_PARAM = re.compile(r"(?<![\w$])\$([1-9]\d*)")
-# Statements that can have parameters. In others, $1 is that of a function, for example.
-_WITH_PARAMS = frozenset(["SELECT", "WITH", "VALUES", "TABLE", "INSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN"])
+_PARAM = re.compile(r"(?<![\w$])\$0*([1-9][0-9]*)")
+# In its body, $1 is the function's own.
+_FUNCTION = re.compile(r"\s*create\s+(?:or\s+replace\s+)?(?:function|procedure)\b", re.IGNORECASE)
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
@@ -68,7 +68,7 @@ def all_statements(text: str) -> list[str]:
 
 def params_used(sql: str) -> list[int]:
     """The numbers of the parameters in a statement, in ascending order."""
-    if first_word(sql) not in _WITH_PARAMS:
+    if _FUNCTION.match(_COMMENT.sub(" ", sql)):
         return []
     return sorted({int(match[1]) for part in _visible_parts(sql)[::2] for match in _PARAM.finditer(part)})
 

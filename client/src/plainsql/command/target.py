@@ -6,7 +6,7 @@ The target is always printed, because running a statement in the wrong database 
 import argparse
 
 from plainsql.client import Client
-from plainsql.command.terminal import paint, say
+from plainsql.command.terminal import say
 from plainsql.settings import ARGUMENTS, KEY_VARIABLE, URL_VARIABLE, Settings, resolve
 from plainsql.transport.protocol import DEFAULT_TIMEOUT_S
 
@@ -19,7 +19,7 @@ def connect(options: argparse.Namespace, *, uses_database: bool = True) -> Clien
     database = f", {described_database(settings)}" if uses_database else ""
     is_as_url = settings.key_source == settings.source or (settings.source, settings.key_source) == _ENVIRONMENT
     key = "" if is_as_url else f", key from {settings.key_source}"
-    say(paint("dim", f"→ {settings.address.url}{database} (from {settings.source}{key})"))
+    say(f"→ {settings.address.url}{database} (from {settings.source}{key})", "dim")
     return client_of(settings, options)
 
 

@@ -3,6 +3,7 @@
 import sys
 from typing import TextIO
 
+from plainsql.command.tables import visible
 from plainsql.settings import colours_wanted
 
 _CODES = {"red": "31", "green": "32", "blue": "34", "dim": "2", "bold": "1"}
@@ -15,6 +16,7 @@ def paint(colour: str, text: str, stream: TextIO | None = None) -> str:
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m"
 
 
-def say(text: str) -> None:
-    """Prints a message to standard error; standard output is for data."""
-    print(text, file=sys.stderr)
+def say(text: str, colour: str = "") -> None:
+    """Prints a message to standard error, without control characters; standard output is for data."""
+    shown = visible(text, keep="\n")
+    print(paint(colour, shown) if colour else shown, file=sys.stderr)

@@ -125,7 +125,7 @@ class Shell:
         for result in self._transaction.run(self.db, sql):
             show_notices(result.notices)
             write(result, shown)
-            say(summary(result, with_time=self.timing))
+            say(summary(result, with_time=self.timing), "dim")
         if self.completer and not looks_like_a_read(sql) and not self._transaction.is_open:
             self.completer.refresh()
 
