@@ -1,6 +1,7 @@
 """Loads of many rows that fail, and whose clean-up fails as well: the first error is the one that counts."""
 
 from collections.abc import Iterator
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import plainsql
 from client.tests.toy_service import finish
 from plainsql import bulk
 from plainsql.command.batches import Batch
-from plainsql.command.importing import Plan, _load_or_drop
+from plainsql.command.importing import Plan, _drop_if_empty, _load, _move
 from plainsql.command.progress import Progress
 from plainsql.command.transfers import Column
 from plainsql.dbapi import DatabaseError
@@ -61,11 +62,38 @@ class FailingClient:
 
 def test_the_error_of_an_import_is_that_of_the_move(capsys: pytest.CaptureFixture[str]) -> None:
     batches = iter([Batch("1", 1, 1, 1), Batch("2", 1, 2, 1)])
-    plan = Plan("t", [Column("n", "int8")], batches, is_csv=True, is_new=True)
+    plan = Plan("t", [Column("n", "int8")], batches, is_csv=True)
     with pytest.raises(NetworkError) as caught:
-        _load_or_drop(FailingClient(), plan, Progress("Importing"))  # type: ignore[arg-type]
+        _load(FailingClient(), plan, Progress("Importing"))  # type: ignore[arg-type]
     assert caught.value is LOST
-    assert "Table t stays: The response was lost." in capsys.readouterr().err
+    _drop_if_empty(FailingClient(), "t")  # type: ignore[arg-type]
+    assert "Table t stays: The response was lost.\n" in capsys.readouterr().err
+
+
+class LostWhileLocating(FailingClient):
+    """The move violates a constraint. After that, the service is unreachable."""
+
+    def __init__(self, violation: StatementError) -> None:
+        gone = EngineError({"code": "connection_lost", "message": "It was lost."}, status=503)
+        self.gone, self.errors = gone, chain([violation], repeat(gone))
+
+    def query(self, *_: Any, **__: Any) -> None:
+        raise self.gone
+
+    def transaction(self, **_: Any) -> Any:
+        def run() -> None:
+            raise next(self.errors)
+
+        return SimpleNamespace(add=lambda *_, **__: None, run=run)
+
+
+@pytest.mark.parametrize("sqlstate", ["23514", "23505"])
+def test_an_error_while_the_faulty_row_is_located_blames_no_row(sqlstate: str) -> None:
+    violation = StatementError({"code": "violation", "sqlstate": sqlstate}, status=200)
+    plan = Plan("t", [Column("n", "int8")], iter(()), is_csv=True)
+    with pytest.raises(StatementError) as caught:
+        _move(LostWhileLocating(violation), plan, bulk.Stage(plan.target), 100)  # type: ignore[arg-type]
+    assert caught.value is violation
 
 
 class SecondFails:

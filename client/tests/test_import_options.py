@@ -2,9 +2,11 @@
 
 import datetime as dt
 import json
+import os
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -14,8 +16,10 @@ import pytest
 
 import plainsql
 from client.tests.test_command import run
+from plainsql.command import importing
+from plainsql.command.arguments import parse
 from plainsql.command.creating import type_of
-from plainsql.command.importing import _drop_if_empty
+from plainsql.command.importing import _analyze, _drop_if_empty, import_file
 from server.tests.service import Service
 
 
@@ -265,6 +269,70 @@ def test_if_the_import_fails_the_new_table_is_gone(
     done = run(service, "import", str(tmp_path / "in.csv"), "--table", table, "--create")
     assert (done.returncode, "line 12002, column 'id': invalid input syntax" in done.stderr) == (1, True)
     assert db.query("select to_regclass($1)", table).value() is None
+
+
+def test_a_name_that_postgresql_would_cut_is_refused_before_the_table_is_created(
+    service: Service, db: plainsql.Client, table: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.csv").write_text(f"id,{'ä' * 32}\n1,2\n")
+    done = run(service, "import", "in.csv", "--table", table, "--create", cwd=tmp_path)
+    assert (done.returncode, "at most 63 bytes" in done.stderr, "Created" in done.stderr) == (2, True, False)
+    assert db.query("select to_regclass($1)", table).value() is None
+
+
+def test_the_new_table_is_gone_if_anything_fails_after_its_creation(
+    db: plainsql.Client, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError("unreadable")
+
+    monkeypatch.setattr(importing, "table_columns", fails)
+    (tmp_path / "in.csv").write_text("id\n1\n")
+    with pytest.raises(OSError, match="unreadable"):
+        import_file(db, parse(["import", str(tmp_path / "in.csv"), "--table", table, "--create"]))
+    assert f"Dropped table {table} again." in capsys.readouterr().err
+    assert db.query("select to_regclass($1)", table).value() is None
+
+
+def test_a_faulty_row_of_a_named_pipe_has_its_number(
+    db: plainsql.Client, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe can't be read again."""
+    pipe = tmp_path / "in.csv"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=["id,n\n1,2\n1,3\n"])
+    writer.start()
+    assert import_file(db, parse(["import", str(pipe), "--table", table, "--create", "--primary-key", "id"])) == 1
+    writer.join()
+    assert "in.csv, row 2: The key id=1 is already in row 1.\n" in capsys.readouterr().err
+
+
+def test_an_import_succeeds_and_says_so_if_the_row_estimate_cannot_be_updated(
+    db: plainsql.Client, table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    db.query(f"create table {table} (id int)")
+    monkeypatch.setattr(importing, "_ANALYZE_S", 0.1)
+    locked = db.transaction()
+    locked.add(f"lock table {table} in share update exclusive mode")
+    locked.add(f"select pg_sleep(2) /* {table} */")
+    holder = Thread(target=locked.run)
+    holder.start()
+    is_held = (
+        "select count(*) from pg_stat_activity where state = 'active' and query like 'select pg_sleep%' || $1 || '%'"
+    )
+    while not db.query(is_held, table).value():
+        assert holder.is_alive()
+    _analyze(db, table, 100)
+    assert capsys.readouterr().err.startswith("The row estimate was not updated: ")
+    holder.join()
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(db, "query", interrupted)
+        _analyze(db, table, 100)
+    assert capsys.readouterr().err == "The row estimate was not updated: Interrupted.\n"
 
 
 def test_a_new_table_with_rows_of_another_job_stays(

@@ -14,6 +14,8 @@ from plainsql.bulk import quoted
 from plainsql.client import Client
 from plainsql.command.batches import Batch
 
+# PostgreSQL would cut a longer name.
+_NAME_BYTES_MAX = 63
 # With a plus sign or a leading zero, it is rather a telephone number or a code.
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
 _NUMERIC = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
@@ -37,6 +39,9 @@ def create_table(db: Client, table: str, types: Mapping[str, str], key: Sequence
     unknown = [name for name in key if name not in types]
     if unknown:
         raise ValueError(f"--primary-key: the file has no column {unknown[0]!r}. Its columns are {', '.join(types)}.")
+    too_long = next((name for name in types if len(name.encode()) > _NAME_BYTES_MAX), None)
+    if too_long:
+        raise ValueError(f"The name of a column has at most {_NAME_BYTES_MAX} bytes: {too_long!r} is longer.")
     parts = [f"{quoted(name)} {each}" for name, each in types.items()]
     if key:
         parts.append(f"primary key ({', '.join(map(quoted, key))})")

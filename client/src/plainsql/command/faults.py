@@ -5,13 +5,14 @@ rows. Otherwise, a binary search finds the row, with statements that change noth
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from plainsql.bulk import KEY_COLUMNS, Stage, quoted
 from plainsql.client import Client
 from plainsql.command.batches import BadRow, Batch
+from plainsql.command.transfers import file_format
 from plainsql.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _UNIQUE_VIOLATION = "23505"
 # ON CONFLICT DO UPDATE met a row twice.
 _CARDINALITY_VIOLATION = "21000"
+# Classes of errors that reading a value can cause. A timeout or a lost connection says nothing about the value.
+_OF_VALUES = ("0A", "22", "23", "42", "P0")
 # The columns of a unique index, unless it has expressions or a condition.
 _INDEX_COLUMNS = """
 select a.attname::text as name
@@ -78,7 +81,7 @@ def _fault(db: Client, plan: "Plan", batch: Batch, only: int | None = None) -> S
     try:
         db.query(f"select {counted} from ({sql}) as t (n, {aliases})", *params, read_only=True)
     except ServiceError as error:
-        if error.sqlstate is None:
+        if (error.sqlstate or "")[:2] not in _OF_VALUES:
             raise
         return error
     return None
@@ -137,14 +140,18 @@ def _first_violation(
 
 
 def _rehearse(db: Client, sql: str, params: Sequence[Any]) -> ServiceError | None:
-    """Runs a statement in a transaction that is always rolled back. Returns the error it causes, or None."""
+    """Runs a statement in a transaction that is always rolled back. Returns the error that a row causes, or None."""
     together = db.transaction(timeout_s=Stage.MOVE_S)
     together.add(sql, *params)
     together.add("select 1", expect_rows=0)
     try:
         together.run()
     except ServiceError as error:
-        return None if error.code == "expectation_failed" else error
+        if error.code == "expectation_failed":
+            return None
+        if not is_about_a_row(error):
+            raise
+        return error
     raise AssertionError("The transaction committed although its expectation cannot hold.")
 
 
@@ -156,25 +163,32 @@ def without_sql(error: ServiceError) -> ServiceError:
 
 def _of_constraint(error: ServiceError, row: int) -> BadRow:
     detail = f" {error.detail}" if error.detail else ""
-    return BadRow(row, error.message + "." + detail, error.column)
+    return BadRow(row, sentence(error.message) + detail, error.column)
 
 
-def line_of_object(path: str, row: int) -> int | None:
-    """The line number of a row in an NDJSON file. Empty lines are not rows."""
-    with open(path, "rb") as file:
-        lines = (number for number, line in enumerate(file, 1) if line.strip())
-        return next(islice(lines, row - 1, None), None)
+def sentence(message: str) -> str:
+    """The message with a full stop. PostgreSQL's have none, those of the service have one."""
+    return message.removesuffix(".") + "."
 
 
-def line_of_row(path: str, row: int, options: argparse.Namespace) -> int | None:
-    """The line number on which a row of a CSV file begins. A row may span several lines."""
-    wanted = row + (0 if options.columns else 1)
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        text, seen = "", 0
-        for number, each in enumerate(file, 1):
-            if not text:
-                seen += 1
-                if seen == wanted:
-                    return number
-            text = "" if (text + each).count('"') % 2 == 0 else text + each
-    return None
+def lines_of(file: BinaryIO, rows: Collection[int], options: argparse.Namespace) -> dict[int, int]:
+    """The numbers of the lines on which these rows of a CSV or NDJSON file begin. Keeps the file's position."""
+    is_csv = file_format(options) == "csv"
+    starts = _starts_of_rows(file) if is_csv else (at for at, line in enumerate(file, 1) if line.strip())
+    first = 0 if is_csv and not options.columns else 1
+    position = file.tell()
+    try:
+        file.seek(0)
+        numbered = islice(enumerate(starts, first), max(rows, default=0) + 1 - first)
+        return {row: line for row, line in numbered if row in rows}
+    finally:
+        file.seek(position)
+
+
+def _starts_of_rows(file: BinaryIO) -> Iterator[int]:
+    """The lines on which the rows of a CSV file begin. A row may span several lines."""
+    is_within = False
+    for number, line in enumerate(file, 1):
+        if not is_within:
+            yield number
+        is_within ^= line.count(b'"') % 2 == 1

@@ -8,9 +8,9 @@ unchanged. Every batch has its own idempotency key, so a broken connection neith
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import BinaryIO, NamedTuple
@@ -21,10 +21,10 @@ from plainsql.command.batches import BadRow, Batch, csv_batches, csv_header, fie
 from plainsql.command.creating import create_table, fitting_types, in_lower_case, odd_cells
 from plainsql.command.faults import (
     is_about_a_row,
-    line_of_object,
-    line_of_row,
+    lines_of,
     locate_in_batch,
     locate_in_stage,
+    sentence,
     without_sql,
 )
 from plainsql.command.progress import Progress
@@ -40,7 +40,7 @@ _NAME = "select to_regclass($1)::text"
 _QUOTED = "select quote_ident(name) from unnest($1::text[]) with ordinality as t (name, at) order by at"
 # Autovacuum analyzes a table after as many new rows, but only minutes later.
 _IS_LARGE_PART = "select reltuples <= 10 * $2::float8 from pg_class where oid = to_regclass($1)"
-_ANALYZE_S = 10.0
+_ANALYZE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,8 @@ class Plan:
     batches: Iterator[Batch]
     is_csv: bool
     rows: int | None = None
-    # The ON CONFLICT clause, or nothing, and whether the import created the table.
+    # The ON CONFLICT clause, or nothing.
     conflict: str = ""
-    is_new: bool = False
 
     @property
     def target(self) -> InsertTarget:
@@ -98,16 +97,15 @@ def import_file(db: Client, options: argparse.Namespace) -> int:
         progress = Progress("Importing")
         plan = None
         try:
-            plan = _plan(db, file, options)
-            is_counted = plan.rows is not None or path is None
-            progress.total_bytes = None if is_counted else os.path.getsize(options.file)
-            progress.total_rows = plan.rows
-            _load_or_drop(db, plan, progress)
+            with ExitStack() as created:
+                plan = _plan(db, file, options, created)
+                is_counted = plan.rows is not None or path is None
+                progress.total_bytes = None if is_counted else os.fstat(file.fileno()).st_size
+                progress.total_rows = plan.rows
+                _load(db, plan, progress)
         except BadRow as error:
             progress.finish("Nothing was imported. Read")
-            column = f", column {error.column!r}" if error.column else ""
-            message = error.message if error.earlier is None else f"{error.message} is {_again(error.earlier, options)}"
-            say(visible(f"{options.file}, {_place(error.row, options)}{column}: {message}"))
+            say(visible(f"{options.file}, {_described(error, file, options)}"))
             return 1
         except ServiceError as error:
             if plan is not None and error.outcome not in ("unknown", "committed"):
@@ -122,32 +120,37 @@ def import_file(db: Client, options: argparse.Namespace) -> int:
 def _analyze(db: Client, table: str, rows: int) -> None:
     """Updates the table's row estimate, which would be absent or wrong until autovacuum does it."""
     # The rows are imported, whether this works or not.
-    with suppress(Error):
-        if db.query(_IS_LARGE_PART, table, rows).value():
+    try:
+        if db.query(_IS_LARGE_PART, table, rows, timeout_s=_ANALYZE_S).value():
             db.query(f"analyze {table}", timeout_s=_ANALYZE_S)
+    except (Error, KeyboardInterrupt) as error:
+        reason = error.message if isinstance(error, Error) else "Interrupted."
+        say(visible(f"The row estimate was not updated: {sentence(reason)}"))
 
 
-def _again(row: int, options: argparse.Namespace) -> str:
-    place = _place(row, options)
-    return f"already {'on' if place.startswith('line') else 'in'} {place}."
+def _described(error: BadRow, file: BinaryIO, options: argparse.Namespace) -> str:
+    """The place of the faulty row, and what is wrong with it."""
+    place, *earlier = _places(file, [error.row] if error.earlier is None else [error.row, error.earlier], options)
+    column = f", column {error.column!r}" if error.column else ""
+    again = f" is already {'on' if earlier[0].startswith('line') else 'in'} {earlier[0]}." if earlier else ""
+    return f"{place}{column}: {error.message}{again}"
 
 
-def _place(row: int, options: argparse.Namespace) -> str:
-    """Where a row is: its line, if the file has lines and can be read again."""
-    kind, line = file_format(options), None
-    if options.file != "-" and kind != "parquet":
-        line = line_of_row(options.file, row, options) if kind == "csv" else line_of_object(options.file, row)
-    if line:
-        return f"line {line}"
-    return f"row {row}" if row else "header"
+def _places(file: BinaryIO, rows: Sequence[int], options: argparse.Namespace) -> list[str]:
+    """Where rows are: their lines, if the file has lines and can be read again."""
+    lines: dict[int, int] = {}
+    if options.file != "-" and file_format(options) != "parquet" and file.seekable():
+        with suppress(OSError):
+            lines = lines_of(file, rows, options)
+    return [f"line {lines[row]}" if row in lines else f"row {row}" if row else "header" for row in rows]
 
 
-def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
+def _plan(db: Client, file: BinaryIO, options: argparse.Namespace, created: ExitStack) -> Plan:
+    """What to import. If `created` is left with an error, the table is dropped if this function created it."""
     source = _read(file, options)
     if len(set(source.names)) != len(source.names):
         raise ValueError("A column is listed twice.")
-    key = _names(options.primary_key) if options.primary_key else []
-    for option, is_given in (("--primary-key", key), ("--lower-case", options.lower_case)):
+    for option, is_given in (("--primary-key", options.primary_key), ("--lower-case", options.lower_case)):
         if is_given and not options.create:
             raise ValueError(f"{option} is for a new table: it needs --create.")
     is_csv = file_format(options) == "csv"
@@ -157,32 +160,48 @@ def _plan(db: Client, file: BinaryIO, options: argparse.Namespace) -> Plan:
         # The first batch also shows whether the file can be read at all.
         first = next(batches, None)
         batches = batches if first is None else chain([first], batches)
-        _create(db, options, source, first, key)
+        created.enter_context(_created(db, options, source, first))
+        if source.types is None:
+            _say_why_text(file, options, source.names, first)
     known = table_columns(db, options.table)
     # PostgreSQL may have folded the name to lower case.
     table = str(db.query(_NAME, options.table).value())
     columns = columns_for(source.names, known, table)
     # A new table without a key has nothing to conflict with.
-    conflict = "" if is_new and not key else _conflict(db, options, [column.name for column in columns])
-    return Plan(table, columns, batches, is_csv=is_csv, rows=source.rows, conflict=conflict, is_new=is_new)
+    conflict = "" if is_new and not options.primary_key else _conflict(db, options, [column.name for column in columns])
+    return Plan(table, columns, batches, is_csv=is_csv, rows=source.rows, conflict=conflict)
 
 
-def _create(db: Client, options: argparse.Namespace, source: "_Input", first: Batch | None, key: Sequence[str]) -> None:
-    """Creates the table, and says with which columns."""
-    is_csv = file_format(options) == "csv"
-    types = source.types or fitting_types(source.names, first, is_csv=is_csv)
+@contextmanager
+def _created(db: Client, options: argparse.Namespace, source: "_Input", first: Batch | None) -> Iterator[None]:
+    """Creates the table, and says with which columns. Drops it if the block fails."""
+    key = _names(options.primary_key) if options.primary_key else []
+    types = source.types or fitting_types(source.names, first, is_csv=file_format(options) == "csv")
     if options.lower_case:
         types, key = in_lower_case(types), [name.lower() for name in key]
     create_table(db, options.table, types, key)
-    table = db.query(_NAME, options.table).value()
+    try:
+        _say_created(db, options.table, types)
+        yield
+    except BaseException:
+        _drop_if_empty(db, options.table)
+        raise
+
+
+def _say_created(db: Client, name: str, types: Mapping[str, str]) -> None:
+    table = db.query(_NAME, name).value()
     names = [row[0] for row in db.query(_QUOTED, list(types))]
     columns = ", ".join(f"{name} {each}" for name, each in zip(names, types.values(), strict=True))
     say(visible(f"Created table {table}: {columns}."))
     _say_how_to_write([name for name in names if name.startswith('"')])
-    if source.types is None:
-        for cell in odd_cells(source.names, first, is_csv=is_csv):
-            place = f"{options.file}, {_place(cell.row, options)}"
-            say(visible(f"Column {cell.column!r} is text and not {cell.other_type}: {place} has {cell.value!r}."))
+
+
+def _say_why_text(file: BinaryIO, options: argparse.Namespace, names: Sequence[str], first: Batch | None) -> None:
+    """Says which single values made a column text."""
+    cells = list(odd_cells(names, first, is_csv=file_format(options) == "csv"))
+    for cell, place in zip(cells, _places(file, [cell.row for cell in cells], options), strict=True):
+        found = f"{options.file}, {place} has {cell.value!r}"
+        say(visible(f"Column {cell.column!r} is text and not {cell.other_type}: {found}."))
 
 
 def _say_how_to_write(names: list[str]) -> None:
@@ -232,16 +251,6 @@ def _read(file: BinaryIO, options: argparse.Namespace) -> _Input:
     return _Input(names, ndjson_batches(parquet.lines, names), parquet.rows, types)
 
 
-def _load_or_drop(db: Client, plan: Plan, progress: Progress) -> None:
-    """Loads the rows. If that fails, drops the table if the import created it."""
-    try:
-        _load(db, plan, progress)
-    except BaseException:
-        if plan.is_new:
-            _drop_if_empty(db, plan.table)
-        raise
-
-
 def _drop_if_empty(db: Client, table: str) -> None:
     """Drops the table, unless there are rows in it, which are another job's, or an error occurs."""
     together = db.transaction()
@@ -253,7 +262,7 @@ def _drop_if_empty(db: Client, table: str) -> None:
         together.run()
     except Error as error:
         has_rows = isinstance(error, ServiceError) and error.code == "expectation_failed"
-        say(visible(f"Table {table} stays: {'there are rows in it' if has_rows else error.message}."))
+        say(visible(f"Table {table} stays: {sentence('there are rows in it' if has_rows else error.message)}"))
     else:
         say(visible(f"Dropped table {table} again."))
 
@@ -312,7 +321,11 @@ def _store(db: Client, plan: Plan, batch: Batch, statement: Callable[[str], str]
     except ServiceError as error:
         if error.sqlstate is None:
             raise
-        raise locate_in_batch(db, plan, batch, error, statement) from error
+        found: Error = error
+        # If this fails, too, the first error is the one to report.
+        with suppress(Error):
+            found = locate_in_batch(db, plan, batch, error, statement)
+        raise found from error
 
 
 def _move(db: Client, plan: Plan, stage: Stage, rows: int) -> None:
@@ -325,4 +338,7 @@ def _move(db: Client, plan: Plan, stage: Stage, rows: int) -> None:
     except ServiceError as error:
         if not is_about_a_row(error):
             raise
-        raise locate_in_stage(db, plan, stage, rows, error) from error
+        found: Error = error
+        with suppress(Error):
+            found = locate_in_stage(db, plan, stage, rows, error)
+        raise found from error
