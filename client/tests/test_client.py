@@ -203,8 +203,8 @@ def test_threads_share_a_client(db: plainsql.Client) -> None:
         assert list(threads.map(ask, range(8))) == [[100 * thread + each for each in range(20)] for thread in range(8)]
 
 
-def test_hints_are_about_python(db: plainsql.Client) -> None:
-    with pytest.raises(plainsql.RequestError, match=r"hint: .*db\.transaction\(\)"):
+def test_hints_are_neither_about_http_nor_about_one_interface(db: plainsql.Client) -> None:
+    with pytest.raises(plainsql.RequestError, match=r"hint: Run one .*, use a transaction\.\n"):
         db.query("select 1; select 2")
     with table(db, "id int") as name:
         db.query(f"insert into {name} values (1)")

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,8 +17,10 @@ import pytest
 import plainsql
 from client.tests.test_command import run
 from client.tests.test_shell import Terminal, terminal  # noqa: F401  # a fixture
+from plainsql.command.nouns import _successors
 from plainsql.command.readable import readable_duration, readable_size, readable_time
 from plainsql.command.statements import all_statements, transaction_word
+from plainsql.control import Key
 from server.tests.service import Service
 
 
@@ -176,6 +179,12 @@ def test_a_key_is_rotated_by_its_name_again_and_again(service: Service) -> None:
         assert run(service, "keys", "revoke", each["id"], "--yes").returncode == 0
     assert run(service, "keys", "revoke", name, "--yes").returncode == 0
     assert run(service, "--key", secret, "sql", "select 1").returncode == 3
+
+
+def test_keys_that_replace_each_other_in_a_circle_are_followed_once() -> None:
+    fields: dict[str, Any] = dict.fromkeys(Key.__slots__)
+    keys = {each: Key(**{**fields, "id": each, "replaces": other}) for each, other in (("a", "b"), ("b", "a"))}
+    assert _successors(keys, list(keys.values())) == {"a": "b", "b": "b"}
 
 
 def test_usage_and_the_audit_log_are_for_people_or_for_programs(service: Service) -> None:

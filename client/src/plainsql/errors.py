@@ -53,9 +53,9 @@ _BY_CODE = {
     "shutting_down": "EngineError",
     "service_failure": "InternalError",
 }
-# What to do instead in Python, where the service's own hint speaks of HTTP.
+# Where the service's own hint speaks of HTTP: what to do in Python, with SQLAlchemy and in the command alike.
 _HINTS = {
-    "multiple_statements": "Pass one statement to each call. To run several as one transaction, use db.transaction().",
+    "multiple_statements": "Run one statement at a time. To run several together, use a transaction.",
     "volatile_read": "Run it before the transaction and pass its values as parameters. If only the order of its rows "
     "differs, order by a unique column, too.",
 }
@@ -118,7 +118,7 @@ class Error(Exception):
 class ServiceError(Error):
     """The service returned an error. The attributes are the fields of the response, or None if absent.
 
-    `notices` are those that the failed statement raised.
+    `hint` is the client's own where the service's speaks of HTTP. `notices` are those that the failed statement raised.
     """
 
     def __init__(self, fields: Mapping[str, Any], *, status: int | None = None, request_id: str | None = None) -> None:

@@ -199,9 +199,10 @@ def _key(db: Client, name: str, *, takes_newest: bool = False) -> Key:
 def _successors(keys: Mapping[str, Key], active: Sequence[Key]) -> dict[str, str]:
     """The active key that replaced a key, directly or through others, by the id of the replaced one."""
     found = {}
-    for key in active:
+    # The newest first: what it replaced needs no second look.
+    for key in reversed(active):
         replaced = key.replaces
-        while replaced:
+        while replaced and replaced not in found:
             found[replaced] = key.id
             replaced = keys[replaced].replaces if replaced in keys else None
     return found
