@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plainsql.command import batches
+from plainsql.command.arguments import parse
+from plainsql.command.importing import _read
 from plainsql.command.tables import csv_line
 
 pytestmark = pytest.mark.unit
@@ -38,3 +40,16 @@ def test_the_rows_of_a_file_are_those_of_its_batches(
                 [None if each == batch.null else each for each in line.split(batch.field_separator)] for line in lines
             ]
     assert found == rows
+
+
+def test_another_delimiter_is_recognized_without_a_header() -> None:
+    def rows(text: str, *more: str) -> int:
+        options = parse(["import", "in.csv", "--table", "t", "--columns", "a,b", *more])
+        return sum(batch.rows for batch in _read(io.BytesIO(text.encode()), options).batches)
+
+    with pytest.raises(ValueError, match="The first line has no comma but 1 semicolon"):
+        rows("1;2\n3;4\n")
+    assert rows("1;2\n3;4\n", "--delimiter", ";") == 2
+    assert rows('"x;y\nz",1\n') == 1
+    with pytest.raises(batches.BadRow, match=r"Expected 2 fields, got 1\."):
+        rows("1\n")

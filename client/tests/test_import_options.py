@@ -271,6 +271,15 @@ def test_if_the_import_fails_the_new_table_is_gone(
     assert db.query("select to_regclass($1)", table).value() is None
 
 
+def test_columns_that_a_primary_key_includes_are_updated(db: plainsql.Client, table: str, tmp_path: Path) -> None:
+    db.query(f"create table {table} (a int, b int, primary key (a) include (b))")
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n")
+    arguments = ["import", str(tmp_path / "in.csv"), "--table", table, "--on-conflict", "update"]
+    assert import_file(db, parse(arguments)) == 0
+    assert db.insert_rows(table, [{"a": 1, "b": 3}], on_conflict="update") == 1
+    assert db.query(f"select a, b from {table}").one() == (1, 3)
+
+
 def test_a_name_that_postgresql_would_cut_is_refused_before_the_table_is_created(
     service: Service, db: plainsql.Client, table: str, tmp_path: Path
 ) -> None:

@@ -82,7 +82,7 @@ def test_a_file_of_many_batches_is_imported_completely(
         (12_000, {"row9000": "5,a,1,"}, "line 9001: The key id=5 is already on line 6.\n"),
         (5, {"row4": "2,x,1,"}, "line 5: The key id=2 is already on line 3.\n"),
         (5, {"row4": "4,x,,"}, "line 5, column 'price': null value in column"),
-        (12_000, {"row8000": "8000,a,1"}, "line 8001: Expected 4 fields as in the header, got 3"),
+        (12_000, {"row8000": "8000,a,1"}, "line 8001: Expected 4 fields, got 3"),
     ],
 )
 def test_an_invalid_row_is_reported_and_no_partial_batch_is_imported(
@@ -202,8 +202,8 @@ def test_a_tsv_has_tabs_and_ndjson_may_leave_columns_out(service: Service, db: p
     [
         ("in.csv", b"id,price\n1,1\n2,\xff\n", "line 3: The byte 0xff isn't valid UTF-8"),
         ("in.csv", b'id,price\n1,1\n2,"3\n', "line 3: Unclosed or unexpected quotation mark"),
-        ("in.csv", b"id,price\n1,1\n\n2,2\n", "line 3: Expected 2 fields as in the header, got 1"),
-        ("in.csv", b"id\n1\n2,2\n", "line 3: Expected 1 field as in the header, got 2"),
+        ("in.csv", b"id,price\n1,1\n\n2,2\n", "line 3: Expected 2 fields, got 1"),
+        ("in.csv", b"id\n1\n2,2\n", "line 3: Expected 1 field, got 2"),
         ("in.ndjson", b'{"id": 1, "price": 1}\n\n{"id": 2, "pirce": 1}\n', "line 3, column 'pirce': Unknown column"),
         ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2,\n', "line 2: Invalid JSON"),
         ("in.ndjson", b'{"id": 1, "price": 1}\n{"id": 2, "price": "x"}\n', "line 2, column 'price': invalid input"),
@@ -233,7 +233,9 @@ def test_another_delimiter_is_recognized_by_the_header(  # noqa: PLR0917  # fixt
     (tmp_path / file).write_text(content)
     for target in ([table], [f"{table}_new", "--create"]):
         done = run(service, "import", file, "--table", *target, cwd=tmp_path)
-        message = f"The header has {advice.format('try plainsql import with')}\n"
+        message = (
+            f"The first line has {advice.format('try plainsql import with')} If it is one column, give --delimiter "
+        )
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     if "price" in content:
         delimiter = content[2]

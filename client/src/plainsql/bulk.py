@@ -26,10 +26,13 @@ _BATCH_BYTES = 1 << 19
 _REQUEST_BYTES = 6 * _BATCH_BYTES
 # What a parameter needs in the text of its statement: `$12345, `.
 _PLACE_BYTES = 8
+# The columns of a unique index ($2), unless it has expressions or a condition. NULL means the primary key.
 KEY_COLUMNS = """
 select a.attname::text as name
-from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
-where i.indisprimary and i.indrelid = $1::regclass order by a.attnum
+from pg_index i join pg_class c on c.oid = i.indexrelid
+join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
+where i.indrelid = $1::regclass and case when $2::text is null then i.indisprimary else c.relname = $2::text end
+and i.indexprs is null and i.indpred is null order by a.attnum
 """
 
 
@@ -133,7 +136,7 @@ def insert_rows(core: Core, rows: Rows, on_conflict: OnConflict | None, options:
 
 def key_columns(core: Core, table: str, options: Options) -> Steps[list[str]]:
     """The columns of the table's primary key."""
-    return [row.name for row in (yield from core.query(KEY_COLUMNS, [table], options))]
+    return [row.name for row in (yield from core.query(KEY_COLUMNS, [table, None], options))]
 
 
 def conflict_clause(action: str, columns: Sequence[str], key: Sequence[str]) -> str:

@@ -223,7 +223,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--create", action="store_true", help=shown)
     shown = "the primary key of a table that --create creates: a column, or several, separated by commas"
     parser.add_argument("--primary-key", metavar="NAMES", help=shown)
-    shown = "with --create, make the names of the columns lower case, so that SQL needs no quotation marks for them"
+    shown = "with --create, make the names of the columns lower case; in SQL, capitals need quotation marks"
     parser.add_argument("--lower-case", action="store_true", help=shown)
     shown = "if a row exists already: skip the new one, or update it by its primary key (default: fail)"
     parser.add_argument("--on-conflict", choices=("nothing", "update"), help=shown)

@@ -18,6 +18,7 @@ BATCH_BYTES = 1 << 20
 _FIELD = r'"((?:[^"]|"")*)"|([^"{0}\r\n]*)'
 # Characters that can separate fields and rows or represent NULL. Those with a short JSON escape come first.
 _SEPARATORS = "\t\n\x1f\x1e\x1d\x1c\x1b\x1a\x19\x18\x17\x16\x15\x14\x13\x12\x11\x10"
+_FIRST_ROW = re.compile(rb'(?:[^"\n]|"[^"]*")*')
 _ODD = re.compile("[\x01-\x1f]")
 # The usual delimiters: the name, and how to write it in a shell.
 _DELIMITERS = {",": ("comma", "','"), ";": ("semicolon", "';'"), "\t": ("tab", "$'\\t'"), "|": ("vertical bar", "'|'")}
@@ -69,21 +70,22 @@ def csv_header(file: BinaryIO, delimiter: str, *, is_assumed: bool = False) -> l
     return [field or "" for field in fields]
 
 
-def _check_delimiter(header: str, delimiter: str) -> None:
-    """Raises ValueError if the header has none of this delimiter, but others."""
-    unquoted = re.sub('"[^"]*"', "", header)
+def _check_delimiter(line: str, delimiter: str) -> None:
+    """Raises ValueError if the first line has none of this delimiter, but others."""
+    unquoted = re.sub('"[^"]*"', "", line)
     counts = {each: unquoted.count(each) for each in _DELIMITERS}
     other = max(counts, key=lambda each: counts[each])
     if counts[delimiter] or not counts[other]:
         return
     name, written = _DELIMITERS[other]
     found = f"{counts[other]} {name}{'' if counts[other] == 1 else 's'}"
-    expected = _DELIMITERS[delimiter][0]
-    raise ValueError(f"The header has no {expected} but {found}: try plainsql import with --delimiter {written}.")
+    expected, assumed = _DELIMITERS[delimiter]
+    advice = f"try plainsql import with --delimiter {written}. If it is one column, give --delimiter {assumed}."
+    raise ValueError(f"The first line has no {expected} but {found}: {advice}")
 
 
-def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
-    """The rows of a CSV file; each must have `width` fields.
+def csv_batches(file: BinaryIO, delimiter: str, width: int, *, is_assumed: bool = False) -> Iterator[Batch]:
+    """The rows of a CSV file; each must have `width` fields. If the delimiter is only assumed, checks the first row.
 
     Empty lines at the end of the file are ignored. In a file with one column, each is a row with NULL.
     """
@@ -97,6 +99,8 @@ def csv_batches(file: BinaryIO, delimiter: str, width: int) -> Iterator[Batch]:
         if not block and width > 1:
             whole = whole.rstrip(b"\r\n")
         if whole:
+            if is_assumed and row == 1 < width and (first := _FIRST_ROW.match(whole)):
+                _check_delimiter(first[0].decode(errors="replace"), delimiter)
             batch = _csv_batch(whole, delimiter, width, row)
             row += batch.rows
             yield batch
@@ -140,7 +144,7 @@ def _csv_batch(whole: bytes, delimiter: str, width: int, row: int) -> Batch:
 
 def _wrong_width(row: int, fields: int, width: int) -> BadRow:
     expected = "1 field" if width == 1 else f"{width} fields"
-    return BadRow(row, f"Expected {expected} as in the header, got {fields}.")
+    return BadRow(row, f"Expected {expected}, got {fields}.")
 
 
 def _text(whole: bytes, row: int) -> str:

@@ -49,7 +49,7 @@ def create_table(db: Client, table: str, types: Mapping[str, str], key: Sequence
 
 
 def in_lower_case(types: Mapping[str, str]) -> dict[str, str]:
-    """The same columns with names in lower case, which need no quotation marks in SQL."""
+    """The same columns with names in lower case, so that their capitals need no quotation marks in SQL."""
     renamed = {name.lower(): each for name, each in types.items()}
     if len(renamed) < len(types):
         raise ValueError("--lower-case: two columns of the file differ in case alone.")

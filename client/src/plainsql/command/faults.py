@@ -23,13 +23,6 @@ _UNIQUE_VIOLATION = "23505"
 _CARDINALITY_VIOLATION = "21000"
 # Classes of errors that reading a value can cause. A timeout or a lost connection says nothing about the value.
 _OF_VALUES = ("0A", "22", "23", "42", "P0")
-# The columns of a unique index, unless it has expressions or a condition.
-_INDEX_COLUMNS = """
-select a.attname::text as name
-from pg_index i join pg_class c on c.oid = i.indexrelid
-join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any((i.indkey::int2[])[0:i.indnkeyatts - 1])
-where i.indrelid = $1::regclass and c.relname = $2 and i.indexprs is null and i.indpred is null order by a.attnum
-"""
 
 
 def is_about_a_row(error: ServiceError) -> bool:
@@ -98,13 +91,9 @@ def _key_in_file_twice(
     db: Client, plan: "Plan", source: str, params: Sequence[Any], error: ServiceError
 ) -> BadRow | None:
     """The first row whose key an earlier row has, too, among the rows of `source`, which is SQL."""
-    if error.sqlstate == _UNIQUE_VIOLATION:
-        found = db.query(_INDEX_COLUMNS, plan.table, error.constraint)
-    elif error.sqlstate == _CARDINALITY_VIOLATION:
-        found = db.query(KEY_COLUMNS, plan.table)
-    else:
+    if error.sqlstate not in (_UNIQUE_VIOLATION, _CARDINALITY_VIOLATION):
         return None
-    key = [row.name for row in found]
+    key = [row.name for row in db.query(KEY_COLUMNS, plan.table, error.constraint)]
     if not key or not set(key) <= set(plan.target.columns):
         return None
     names = list(map(quoted, key))

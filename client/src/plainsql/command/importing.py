@@ -219,7 +219,7 @@ def _names(listed: str) -> list[str]:
 def _conflict(db: Client, options: argparse.Namespace, names: list[str]) -> str:
     if not options.on_conflict:
         return ""
-    key = [row.name for row in db.query(KEY_COLUMNS, options.table)]
+    key = [row.name for row in db.query(KEY_COLUMNS, options.table, None)]
     return " " + conflict_clause(options.on_conflict, names, key)
 
 
@@ -240,7 +240,8 @@ def _read(file: BinaryIO, options: argparse.Namespace) -> _Input:
         if len(delimiter) != 1:
             raise ValueError("The delimiter must be one character.")
         names = given or [name.strip() for name in csv_header(file, delimiter, is_assumed=not options.delimiter)]
-        return _Input(names, csv_batches(file, delimiter, len(names)))
+        is_unsure = given is not None and not options.delimiter
+        return _Input(names, csv_batches(file, delimiter, len(names), is_assumed=is_unsure))
     if input_format == "ndjson":
         first = file.readline()
         names = given or fields_of(first)
