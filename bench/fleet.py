@@ -1,10 +1,11 @@
 """What a request costs in a larger fleet: 1, 2 and 3 nodes, and 1, 2 and 3 cells.
 
-Owns two workloads. Of the first, three nodes are at work all the time, each with the same load of its own, so that
+Owns three workloads. Of the first, three nodes are at work all the time, each with the same load of its own, so that
 neither how busy a node nor how busy the machine is differs: what differs is how many of them are one service's, and on
-how many cells its databases are. The others are of services of their own. Of the second, the alias spreads one load
-over more and more nodes, each of which has less to do then. Reports processor time per request, of the nodes and cells
-of the one service: other than time by the clock, it hardly depends on who else uses the machine.
+how many cells its databases are. The others are of services of their own. Of the second and the third, the alias
+spreads one load over more and more nodes, each of which has less to do then: a load that leaves one node nearly idle,
+and one that keeps half of it busy. Reports processor time per request, of the nodes and cells of the one service: other
+than time by the clock, it hardly depends on who else uses the machine.
 """
 
 import json
@@ -16,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum
+from itertools import product
 from statistics import median
 
 from bench import bars
@@ -27,14 +30,25 @@ from bench.stack import Stack, running_stack
 # Nodes and cells of the one service.
 SHAPES = ((1, 1), (2, 1), (3, 1), (1, 2), (1, 3), (3, 3))
 _MOST = 3
-# What a node serves, and on how many connections; what each waits between two requests: 330 requests a second.
+# What a node serves, and on how many connections.
 _DATABASES = 3
 _CONNECTIONS = 8
-_PAUSE_MS = 22
 _ROWS = 1_000
 _SQL = "select double from numbers where n = $1"
 _FILL = f"create table numbers as select n, n * 2 as double from generate_series(1, {_ROWS}) n"
 _INDEX = "alter table numbers add primary key (n)"
+
+
+class Kind(Enum):
+    """A workload, and what each of its connections waits between two requests, in milliseconds."""
+
+    A_LOAD_A_NODE = "each node has a load of its own", 22
+    SPREAD_THIN = "the alias spreads one load over the nodes, which leaves one node nearly idle", 22
+    SPREAD = "the alias spreads one load over the nodes, which keeps half of one node busy", 4
+
+    def __init__(self, title: str, pause_ms: int) -> None:
+        self.title = title
+        self.pause_ms = pause_ms
 
 
 @dataclass(frozen=True)
@@ -67,12 +81,13 @@ class Fleet:
         took_s = [cpu_s(node.pid) - before for node, before in zip(self.nodes, before_s, strict=True)]
         return median(took_s) / seconds * 1000
 
-    def cost(self, nodes: int, cells: int, seconds: float, *, spread: bool) -> Cost:
+    def cost(self, kind: Kind, nodes: int, cells: int, seconds: float) -> Cost:
         """What a load on so many nodes and cells of the one service takes: the same on each node, or one for all."""
+        spread = kind is not Kind.A_LOAD_A_NODE
         loads = self._one_load(nodes, cells) if spread else self._load_a_node(nodes, cells)
         before_s = self._took_s(nodes, cells)
         with ThreadPoolExecutor(_MOST) as running:
-            rates = list(running.map(lambda load: load.run(seconds), loads))
+            rates = list(running.map(lambda load: load.run(kind.pause_ms, seconds), loads))
         node_s, cell_s = (after - before for after, before in zip(self._took_s(nodes, cells), before_s, strict=True))
         ours = sum(rates if spread else rates[:nodes])
         # A cell serves its own service, too, where that has a node at work.
@@ -110,11 +125,11 @@ class _Load:
     names: Sequence[str]
     connections: int = _CONNECTIONS
 
-    def run(self, seconds: float) -> float:
+    def run(self, pause_ms: int, seconds: float) -> float:
         """How many were answered a second."""
         body = json.dumps({"sql": _SQL, "params": ["N"]}).replace('"N"', "%d")
         listed = ", ".join(f'"{name}"' for name in self.names)
-        head = f"local names = {{{listed}}}\nfunction delay() return {_PAUSE_MS} end"
+        head = f"local names = {{{listed}}}\nfunction delay() return {pause_ms} end"
         # The alias looks only at the header.
         prelude = f'wrk.headers["X-Database"] = names[math.random(1, {len(self.names)})]'
         expression = f"string.format([==[{body}]==], math.random(1, {_ROWS}))"
@@ -126,22 +141,20 @@ class _Load:
 
 def show(rounds: int, seconds: float) -> list[str]:
     """Measures, and prints what was found. Returns which figures miss their bars."""
+    costs: dict[Kind, dict[tuple[int, int], list[Cost]]] = {kind: {shape: [] for shape in SHAPES} for kind in Kind}
     with running_fleet() as running:
-        costs: dict[tuple[bool, tuple[int, int]], list[Cost]] = {
-            (spread, shape): [] for spread in (False, True) for shape in SHAPES
-        }
-        for spread, shape in costs:
+        for kind, shape in product(Kind, SHAPES):
             # Connections are opened and statements prepared before it counts.
-            running.cost(*shape, 1, spread=spread)
+            running.cost(kind, *shape, 1)
         idle_ms = running.idle_ms_per_s(seconds)
         print(f"an idle node takes {idle_ms:.2f} ms of processor time a second")
-        for _ in range(rounds):
-            for (spread, shape), found in costs.items():
-                found.append(running.cost(*shape, seconds, spread=spread))
-    print("each node has a load of its own")
-    _print_costs({shape: costs[False, shape] for shape in SHAPES}, {})
-    print("the alias spreads one load over the nodes")
-    return _print_costs({shape: costs[True, shape] for shape in SHAPES}, bars.NODE_BARS)
+        for _, kind, shape in product(range(rounds), Kind, SHAPES):
+            costs[kind][shape].append(running.cost(kind, *shape, seconds))
+    missed: list[str] = []
+    for kind, found in costs.items():
+        print(kind.title)
+        missed += _print_costs(found, {} if kind is Kind.A_LOAD_A_NODE else bars.NODE_BARS)
+    return missed
 
 
 def _print_costs(costs: dict[tuple[int, int], list[Cost]], wanted: bars.Bars) -> list[str]:

@@ -42,7 +42,7 @@ class FailingCore:
 def test_the_error_of_a_bulk_insert_is_that_of_the_move() -> None:
     rows = bulk.Rows("t", ({"name": "x" * 100_000} for _ in range(40)))
     with pytest.raises(NetworkError) as caught:
-        finish(bulk.insert_rows(FailingCore(), rows, None, Options()))  # type: ignore[arg-type]
+        finish(bulk.insert_rows(FailingCore(), rows, None, Options()))  # type: ignore[arg-type]  # all that it uses of one
     assert (caught.value is LOST, caught.value.outcome) == (True, "unknown")
 
 
@@ -64,9 +64,9 @@ def test_the_error_of_an_import_is_that_of_the_move(capsys: pytest.CaptureFixtur
     batches = iter([Batch("1", 1, 1, 1), Batch("2", 1, 2, 1)])
     plan = Plan("t", [Column("n", "int8")], batches, is_csv=True)
     with pytest.raises(NetworkError) as caught:
-        _load(FailingClient(), plan, Progress("Importing"))  # type: ignore[arg-type]
+        _load(FailingClient(), plan, Progress("Importing"))  # type: ignore[arg-type]  # all that it uses of one
     assert caught.value is LOST
-    _drop_if_empty(FailingClient(), "t")  # type: ignore[arg-type]
+    _drop_if_empty(FailingClient(), "t")  # type: ignore[arg-type]  # all that it uses of one
     assert "Table t stays: The response was lost.\n" in capsys.readouterr().err
 
 
@@ -92,7 +92,7 @@ def test_an_error_while_the_faulty_row_is_located_blames_no_row(sqlstate: str) -
     violation = StatementError({"code": "violation", "sqlstate": sqlstate}, status=200)
     plan = Plan("t", [Column("n", "int8")], iter(()), is_csv=True)
     with pytest.raises(StatementError) as caught:
-        _move(LostWhileLocating(violation), plan, bulk.Stage(plan.target), 100)  # type: ignore[arg-type]
+        _move(LostWhileLocating(violation), plan, bulk.Stage(plan.target), 100)  # type: ignore[arg-type]  # all that it uses of one
     assert caught.value is violation
 
 
@@ -114,12 +114,12 @@ class SecondFails:
 def test_an_error_after_a_commit_does_not_say_that_nothing_was_written() -> None:
     statements = [("update t set n = $1", ["ä" * (1 << 20)])] * 2
     with pytest.raises(DatabaseError) as caught:
-        run_in_groups(SecondFails(), statements, lambda _: None)  # type: ignore[arg-type]
+        run_in_groups(SecondFails(), statements, lambda _: None)  # type: ignore[arg-type]  # all that it uses of one
     assert (caught.value.outcome, len(caught.value.__notes__)) == ("unknown", 1)
     # Documents have a size, too.
     documents = [("update t set doc = $1", [{"a": ["x" * (2 << 20)]}])] * 2
     with pytest.raises(DatabaseError):
-        run_in_groups(SecondFails(), documents, lambda _: None)  # type: ignore[arg-type]
+        run_in_groups(SecondFails(), documents, lambda _: None)  # type: ignore[arg-type]  # all that it uses of one
 
 
 @pytest.mark.parametrize(

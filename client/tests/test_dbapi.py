@@ -280,7 +280,7 @@ def test_the_mode_cannot_change_within_a_transaction(service: Service, booze: st
         with pytest.raises(dbapi.InterfaceError, match="in progress"):
             connection.autocommit = True
     with pytest.raises(dbapi.InterfaceError, match="rehearse must be"):
-        connect(service, rehearse="never")  # type: ignore[arg-type]
+        connect(service, rehearse="never")  # type: ignore[arg-type]  # no such choice
 
 
 def test_a_changed_read_fails_the_commit(service: Service, booze: str) -> None:

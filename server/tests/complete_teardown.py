@@ -30,7 +30,7 @@ def _go_on(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[BaseExce
         scopes |= {"class", "module", "package"}
     fixtures = item._request._fixture_defs.values() if isinstance(item, pytest.Function) else ()
     for fixture in [each for each in fixtures if each.scope in scopes]:
-        yield from _raised_by(partial(fixture.finish, item._request))  # type: ignore[attr-defined]  # as above
+        yield from _raised_by(partial(fixture.finish, item._request))  # type: ignore[attr-defined]  # private
     # Each call removes a node before it raises.
     while failures := list(_raised_by(partial(item.session._setupstate.teardown_exact, nextitem))):
         yield from failures

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -102,6 +103,14 @@ def stopped(pids: set[int]) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+async def test_an_idle_channel_sleeps(dsn: str) -> None:
+    async with listening(dsn, NOT_SO_SHORT_MS):
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        await asyncio.sleep(1)
+        # psycopg's own waiting wakes up ten times.
+        assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 5
 
 
 @pytest.mark.parametrize(

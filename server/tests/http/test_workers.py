@@ -1,10 +1,12 @@
 """A process that serves by itself, and its signals: what its handlers do, and what they leave to a thread."""
 
+import asyncio
 import logging
 import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ import pytest
 import uvicorn
 from uvicorn.supervisors.multiprocess import SIGNALS
 
+from plainsql_server.http.server import server as server_module
 from plainsql_server.http.server.server import Server
 from plainsql_server.http.server.workers import Reload, Workers
 from server.tests.processes import wait_for
@@ -83,3 +86,26 @@ def test_the_handler_of_a_signal_starts_no_thread(reload: Reload) -> None:
     before = set(threading.enumerate())
     reload.on_signal()
     assert set(threading.enumerate()) <= before
+
+
+async def test_a_signal_ends_a_server_that_sleeps(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_DATE_EVERY_S", 3_600)
+    server._loop = asyncio.get_running_loop()
+    serving = asyncio.create_task(server.main_loop())
+    await asyncio.sleep(0)
+    threading.Thread(target=server.handle_exit, args=(signal.SIGTERM, None)).start()
+    await asyncio.wait_for(serving, LIMIT_S)
+
+
+async def test_an_idle_server_looks_at_the_clock_once_a_second(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[int] = []
+
+    async def on_tick(_: Server, counter: int) -> bool:
+        ticks.append(counter)
+        return len(ticks) == 3
+
+    monkeypatch.setattr(Server, "on_tick", on_tick)
+    began_s = time.monotonic()
+    await server.main_loop()
+    # At each one, uvicorn sets the date.
+    assert (time.monotonic() - began_s >= 1.9, ticks) == (True, [0, 0, 0])

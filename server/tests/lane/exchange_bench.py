@@ -10,9 +10,9 @@ import psycopg
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.core.sockets import wait_for_socket
 from plainsql_server.data_plane.databases import Place
 from plainsql_server.engine.connection.exchange import drain
-from plainsql_server.engine.connection.opening import wait_for_socket
 from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.execution import ResultStream, Statement
 from plainsql_server.engine.pool.address import Address

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from plainsql_server.core.errors import ServiceError
-from plainsql_server.engine.connection.opening import wait_for_socket
+from plainsql_server.core.sockets import wait_for_socket
 from plainsql_server.engine.connection.session_state import SessionState
 from server.tests.lane.exchange_bench import CONVERT, DONE, REQUEST_ID, UNSENT, WAITING, bench_on
 from server.tests.postgres import Postgres

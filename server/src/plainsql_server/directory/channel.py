@@ -19,7 +19,7 @@ import psycopg
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import described
 from plainsql_server.core.observation import FailureObserved, Observe
-from plainsql_server.core.shutdown_on_timeout import cut_if_silent
+from plainsql_server.core.sockets import cut_if_silent, wait_for_socket
 from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.spanning import LOCK_RELEASED, SpanningNotifier
@@ -91,11 +91,23 @@ class Channel:
                     "the connection is not listening; is there a connection pooler in between?"
                 )
             # Process the notifications that arrived with the response first. Only then is the proof complete.
-            await self._hear(connection, 0)
+            await self._pass_on(connection)
         self._freshness.proven(asked_s)
 
     async def _hear(self, connection: DirectoryConnection, for_s: float) -> None:
-        async for heard in connection.notifies(timeout=for_s):
+        """Passes on what is announced in that time. psycopg would wake up ten times a second to wait for it."""
+        end_s = asyncio.get_running_loop().time() + for_s
+        while True:
+            try:
+                async with asyncio.timeout_at(end_s):
+                    await wait_for_socket(connection.fileno(), write=False)
+            except TimeoutError:
+                return
+            await self._pass_on(connection)
+
+    async def _pass_on(self, connection: DirectoryConnection) -> None:
+        """Passes on what has arrived."""
+        async for heard in connection.notifies(timeout=0):
             if heard.channel == LOCK_RELEASED:
                 self._notifier.announce(heard.payload)
                 continue

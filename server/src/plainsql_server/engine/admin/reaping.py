@@ -18,7 +18,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
 from plainsql_server.core.errors import EngineError, InternalError, described
-from plainsql_server.core.shutdown_on_timeout import cut_if_silent
+from plainsql_server.core.sockets import cut_if_silent
 from plainsql_server.engine.admin.backups import BACKUP, KEEPER, MOVE, RESTORE
 from plainsql_server.engine.connection.connection import Connection
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY

@@ -21,8 +21,8 @@ from psycopg import Error as DriverError
 from psycopg.pq import PollingStatus
 
 from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.sockets import wait_for_socket
 from plainsql_server.engine.connection.connection import Connection
-from plainsql_server.engine.connection.opening import wait_for_socket
 from plainsql_server.engine.connection.queries import query_values
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 

@@ -15,6 +15,7 @@ from psycopg.pq import ConnStatus, PollingStatus
 from psycopg.pq.abc import PGconn
 
 from plainsql_server.core.errors import without_detail
+from plainsql_server.core.sockets import wait_for_socket
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 from plainsql_server.engine.connection.unlocked import unlocked
 
@@ -58,23 +59,6 @@ async def _finish_connecting(pgconn: PGconn) -> None:
         if status == PollingStatus.FAILED:
             raise engine_unavailable(without_detail(pgconn.get_error_message()))
         await wait_for_socket(pgconn.socket, write=status == PollingStatus.WRITING)
-
-
-async def wait_for_socket(socket: int, *, write: bool) -> None:
-    """Waits until one of libpq's sockets is readable or writable."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
-
-    def on_ready() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    add(socket, on_ready)
-    try:
-        await ready
-    finally:
-        remove(socket)
 
 
 async def _poll_in_thread(pgconn: PGconn) -> int:

@@ -20,7 +20,7 @@ import ssl
 import struct
 import termios
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 
@@ -41,6 +41,7 @@ _CANCELLED_S = 1.0
 _LAST_BYTES_S = 30.0
 _NO_PROGRESS_S = 5.0
 _LOOK_EVERY_S = 0.1
+_DATE_EVERY_S = 1.0
 # Linux's number; Python has no name for it.
 _SO_ATTACH_REUSEPORT_CBPF = 51
 # A program of one instruction: return 1. Of the sockets of a port, number 1 gets the connection.
@@ -57,6 +58,10 @@ class Server(uvicorn.Server):
     # The signals that stopped it.
     stop_signals: tuple[int, ...] = ()
     _loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -84,6 +89,13 @@ class Server(uvicorn.Server):
         # uvicorn stops them.
         self.servers.extend(accepting)  # type: ignore[arg-type]
 
+    async def main_loop(self) -> None:
+        """Wakes up once a second, for the date. uvicorn does so ten times, which an idle machine notices."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_EVERY_S):
+                    await self._leaving.wait()
+
     def retire(self) -> None:
         """Stops without losing a request: another process listens on the same ports."""
         if self._loop is None or not self.started or self.should_exit:
@@ -108,6 +120,7 @@ class Server(uvicorn.Server):
 
     def _leave(self) -> None:
         self.should_exit = True
+        self._leaving.set()
 
     @property
     def _readiness(self) -> Readiness:
@@ -122,6 +135,8 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._leaving.set)
         if self.on_exit is not None:
             self.on_exit()
 
