@@ -107,6 +107,21 @@ def test_a_plane_has_only_its_own_certificate() -> None:
             assert [item["key"] for item in secret["items"]] == ["ca.crt", f"{plane}.crt", f"{plane}.key"]
 
 
+@pytest.mark.full
+def test_the_operators_pod_has_its_own_login_and_serves_nothing() -> None:
+    (pod,) = [each for each in pods(rendered(CHART / "ci/ingress-values.yaml")) if named(each) == "operator"]
+    (container,) = pod["containers"]
+    dsn = next(each for each in container["env"] if each["name"] == "PLAINSQL_DIRECTORY_DSN")
+    assert dsn["valueFrom"]["secretKeyRef"]["key"] == "operator-dsn"
+    assert "ports" not in container
+    assert not [each for each in container["env"] if "METRICS" in each["name"]]
+
+
+def named(pod: dict[str, Any]) -> str:
+    name: str = pod["containers"][0]["name"]
+    return name
+
+
 BROKEN = {
     "no-directory": ({"directory": {"existingSecret": ""}}, "directory/existingSecret"),
     "no-cells": ({"cells": {"existingSecret": ""}}, "cells/existingSecret"),
@@ -128,6 +143,7 @@ BROKEN = {
     "no-time-to-end": ({"data": {"terminationGracePeriodSeconds": 20}}, "data.terminationGracePeriodSeconds"),
     "secret-as-setting": ({"settings": {"PLAINSQL_DIRECTORY_DSN": "host=db"}}, "directory.existingSecret"),
     "keys-as-setting": ({"settings": {"PLAINSQL_SECRETS_KEYS": "x"}}, "secretsKeys.existingSecret"),
+    "secret-of-the-operator": ({"operator": {"settings": {"PLAINSQL_REDIS_URL": "x"}}}, "redis.existingSecret"),
     "unknown-setting": ({"data": {"settings": {"WORKERS": "4"}}}, "WORKERS"),
     "broken-digest": ({"image": {"digest": "sha256:12"}}, "image/digest"),
 }

@@ -85,7 +85,7 @@ seccompProfile:
 - name: PLAINSQL_WORKERS
   value: {{ $values.data.workers | quote }}
 {{- end }}
-{{- if $values.metrics.enabled }}
+{{- if and $values.metrics.enabled (ne .plane "operator") }}
 - name: PLAINSQL_METRICS_HOST
   value: "0.0.0.0"
 - name: {{ eq .plane "data" | ternary "PLAINSQL_METRICS_PORT" "PLAINSQL_CONTROL_METRICS_PORT" }}
