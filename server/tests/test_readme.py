@@ -190,7 +190,7 @@ def test_two_commands_install_and_start_it() -> None:
     assert "dev" in names[0]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs"])
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "deploy"])
 def test_every_link_between_documents_leads_somewhere(name: str) -> None:
     files = sorted((ROOT / name).rglob("*.md")) if (ROOT / name).is_dir() else [ROOT / name]
     assert files

@@ -11,7 +11,8 @@ from pathlib import Path
 
 _DOCS = Path(__file__).resolve().parents[3] / "docs"
 FILE = _DOCS / "install.md"
-_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Also below the steps of a list.
+_BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -41,4 +42,4 @@ def rotations() -> list[str]:
 def commands(text: str) -> list[str]:
     """The commands in the blocks of a text. A line that ends with a backslash continues."""
     lines = "".join(_BLOCK.findall(text)).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.strip()]
+    return [line.strip() for line in lines if line.strip()]

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.unit
 
 _GUIDES = ("One machine with systemd",)
 _COMMANDS_MAX = 12
+# Before a command: PLAINSQL_KEY=$(…)
+_VARIABLES = re.compile(r"^(\w+=(\$\([^)]*\)|\S*) )*")
 # What joins several commands into one line.
 _JOINED = {"&&", "||", ";", "|", "&"}
 
@@ -61,15 +63,16 @@ def test_every_command_and_option_exists() -> None:
     assert len(found) > len(rotations()) > 0
     assert {command: names for command in found if (names := list(unknown_words(command)))} == {}
     for command in found:
-        words = [word for word in shlex.split(command) if "=" not in word and not word.startswith("$(")]
-        if "plainsql" in words[:3] and "pip" not in command:
-            parse(words[words.index("plainsql") + 1 :])
+        words = shlex.split(_VARIABLES.sub("", command))
+        if words[0] == "plainsql":
+            parse(words[1:])
 
 
 def test_the_checks_would_notice() -> None:
     assert list(unknown_words("plainsql-server setup --no-such-option sql.example")) == ["--no-such-option"]
     assert list(unknown_words("plainsql-server --environment-file x migrated")) == ["migrated"]
-    text = "\n## A\n```sh\nfirst\nsecond \\\n  part\n```\n### B\n```sh\nthird\n```\n## C\n```sh\nfourth\n```\n"
+    listed = "1. x\n\n   ```sh\n   third\n   ```\n"
+    text = f"\n## A\n```sh\nfirst\nsecond \\\n  part\n```\n### B\n{listed}## C\n```sh\nfourth\n```\n"
     guide = read_guide("A", text)
     assert guide.to_first_answer == ["first", "second    part"]
     assert guide.afterwards == {"B": ["third"]}

@@ -95,6 +95,7 @@ def test_the_guide_leads_from_a_bare_machine_to_the_first_answer(machine: Machin
 
         follow(shell, guide.afterwards["Check the installation"])
         follow(shell, guide.afterwards["Upgrade"])
+        follow(shell, ["cp -r /srv/wheels /srv/wheels-before", *guide.afterwards["Roll back"]])
         follow(shell, guide.to_first_answer[-1:])
 
         # What the timer starts every week, when certificates are about to expire.
