@@ -18,6 +18,7 @@ from bench.report import Line
 from bench.spreads import Figures, Load, Spread, spreads_over
 from bench.stack import Stack
 from bench.tenants import Made, Tenant, fill, make
+from plainsql_server.operations.files.sizing import shortest_naptime_s
 
 # How long the load before a measurement lasts, compared with it.
 _WARM_UP_SHARE = 0.5
@@ -94,12 +95,19 @@ def show(stack: Stack, tenants: Sequence[Tenant], plan: Plan) -> tuple[list[Line
     missed += print_found(found, has_bars=plan.has_bars)
     lines = [line for each in found for line in each.lines(len(busy))]
     if quiet:
+        _visit_less_often(stack, len(tenants))
         missed += _print_made(make(stack, quiet))
         grown = measure(load, plan.rounds, plan.seconds)
         print_found(grown, has_bars=False)
         missed += _print_grown(grown, found, plan)
         lines += [line for each in grown for line in each.lines(len(tenants))]
     return lines, missed
+
+
+def _visit_less_often(stack: Stack, databases: int) -> None:
+    """Sets what `doctor` would ask for."""
+    stack.psql(f"ALTER SYSTEM SET autovacuum_naptime = '{shortest_naptime_s(databases)}s'", "postgres")
+    stack.psql("SELECT pg_reload_conf()", "postgres")
 
 
 def measure(load: Load, rounds: int, seconds: float) -> list[Found]:

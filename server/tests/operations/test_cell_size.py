@@ -9,6 +9,7 @@ from plainsql_server.engine.admin.examining import CellFacts
 from plainsql_server.engine.admin.extensions import AllowedExtension
 from plainsql_server.operations import check_cells
 from plainsql_server.operations.check_cells import machine_size, size
+from plainsql_server.operations.files import sizing
 from plainsql_server.operations.files.cell import CellConfig
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB, max_connections
@@ -30,7 +31,7 @@ def unfit() -> Iterator[Stage]:
 def test_a_cell_that_does_not_fit_its_memory_or_databases_is_reported(
     unfit: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_cells, "_MANY_DATABASES", 0)
+    monkeypatch.setattr(sizing, "_FEW_DATABASES", 0)
     found = doctor(unfit)
     fitting = max_connections(machine_memory_bytes())
     assert_found(found, "It allows 2100 connections; the", f"Set max_connections to {fitting}", "warning")
@@ -76,6 +77,11 @@ def test_each_size_that_does_not_fit_has_its_own_fix(tmp_path: Path) -> None:
     assert found_of(cell_of(GIB, 501, **often), GIB, 10**9, tmp_path) == [
         "Autovacuum visits each of 501 databases every 60 s, even if they are idle."
         " Set autovacuum_naptime = 5min and reload PostgreSQL."
+    ]
+    assert found_of(cell_of(GIB, 1_000), GIB, 10**9, tmp_path) == []
+    assert found_of(cell_of(GIB, 10_000), GIB, 10**9, tmp_path) == [
+        "Autovacuum visits each of 10000 databases every 300 s, even if they are idle."
+        " Set autovacuum_naptime = 50min and reload PostgreSQL."
     ]
     assert found_of(cell_of(GIB, 1, max_locks_per_transaction="64"), GIB, 10**9, tmp_path) == [
         "Its lock table has 20,736 entries, which a single transaction over many tables can fill."

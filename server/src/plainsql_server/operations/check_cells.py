@@ -25,7 +25,7 @@ from plainsql_server.operations.check_directory import clock, fix_for
 from plainsql_server.operations.check_machine import disk
 from plainsql_server.operations.check_replicas import hidden, standbys
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
-from plainsql_server.operations.files.sizing import GIB, locks_per_transaction, max_connections
+from plainsql_server.operations.files.sizing import GIB, locks_per_transaction, max_connections, shortest_naptime_s
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.operations.upkeep import cell_upkeep
 from plainsql_server.settings import Settings
@@ -35,9 +35,6 @@ _OTHERS = 16
 _SLOT_BYTES_WARNING = 10_000_000_000
 # With fewer entries in the lock table, one customer's transaction over some thousand tables can stop all others.
 _FEWEST_LOCK_ENTRIES = 100_000
-# From this number of databases on, the visits of autovacuum cost a noticeable part of a core.
-_MANY_DATABASES = 500
-_SHORTEST_NAPTIME_S = 300
 _FILE_LIMIT = Path("/proc/sys/fs/file-max")
 _CONNINFO = "the cell's connection string, with `plainsql-server cell set --conninfo`"
 # The service logs in to cells without passwords, so a password error means that pg_hba.conf is wrong.
@@ -195,10 +192,10 @@ def size(check: str, facts: CellFacts) -> Iterator[Finding]:
             f"Set max_locks_per_transaction to {locks_per_transaction(connections, prepared)} and restart the cell.",
         )  # fmt: skip
     databases, naptime_s = len(facts.customers), facts.number("autovacuum_naptime")
-    if databases > _MANY_DATABASES and naptime_s < _SHORTEST_NAPTIME_S:
+    if naptime_s < (shortest_s := shortest_naptime_s(databases)):
         yield warning(
             check, f"Autovacuum visits each of {databases} databases every {naptime_s} s, even if they are idle.",
-            "Set autovacuum_naptime = 5min and reload PostgreSQL.",
+            f"Set autovacuum_naptime = {shortest_s // 60}min and reload PostgreSQL.",
         )  # fmt: skip
 
 
