@@ -95,7 +95,7 @@ def show(stack: Stack, tenants: Sequence[Tenant], plan: Plan) -> tuple[list[Line
     missed += print_found(found, has_bars=plan.has_bars)
     lines = [line for each in found for line in each.lines(len(busy))]
     if quiet:
-        _visit_less_often(stack, len(tenants))
+        _lengthen_naptime(stack, len(tenants))
         missed += _print_made(make(stack, quiet))
         grown = measure(load, plan.rounds, plan.seconds)
         print_found(grown, has_bars=False)
@@ -104,7 +104,7 @@ def show(stack: Stack, tenants: Sequence[Tenant], plan: Plan) -> tuple[list[Line
     return lines, missed
 
 
-def _visit_less_often(stack: Stack, databases: int) -> None:
+def _lengthen_naptime(stack: Stack, databases: int) -> None:
     """Sets what `doctor` would ask for."""
     stack.psql(f"ALTER SYSTEM SET autovacuum_naptime = '{shortest_naptime_s(databases)}s'", "postgres")
     stack.psql("SELECT pg_reload_conf()", "postgres")

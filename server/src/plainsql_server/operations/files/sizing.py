@@ -34,13 +34,13 @@ _FEWEST_LOCKS_PER_TRANSACTION = 64
 
 # Autovacuum visits each database once in its naptime, also an idle one, which takes some 4 ms. At this pace, the visits
 # take 1.4 % of a core. With PostgreSQL's naptime of a minute, a thousand databases would take 7 %.
-_VISIT_EVERY_S = 0.3
+_NAPTIME_PER_DATABASE_S = 0.3
 _FEW_DATABASES = 500
 
 
 def shortest_naptime_s(databases: int) -> int:
     """Return the least `autovacuum_naptime` for a cell with so many databases, in whole minutes. 0: any will do."""
-    return 0 if databases <= _FEW_DATABASES else max(300, math.ceil(databases * _VISIT_EVERY_S / 60) * 60)
+    return 0 if databases <= _FEW_DATABASES else max(300, math.ceil(databases * _NAPTIME_PER_DATABASE_S / 60) * 60)
 
 
 def tenant_connections(memory_bytes: int | None) -> int:
