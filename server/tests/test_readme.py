@@ -15,6 +15,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ _START_LIMIT_S = 60
 _STOP_LIMIT_S = 60
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A link to a heading, of this or another document.
+_ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -201,6 +204,26 @@ def test_every_link_between_documents_leads_somewhere(name: str) -> None:
         if "://" not in link and not (file.parent / link).exists()
     ]
     assert broken == []
+
+
+def test_every_link_to_a_heading_finds_it() -> None:
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")]
+    links = [(file, *link) for file in files for link in _ANCHOR.findall(file.read_text(encoding="utf-8"))]
+    assert len(links) > 100
+    broken = [
+        f"{file.relative_to(ROOT)}: {path}#{anchor}"
+        for file, path, anchor in links
+        if "://" not in path and anchor not in _anchors(file.parent / path if path else file)
+    ]
+    assert broken == []
+
+
+@cache
+def _anchors(file: Path) -> frozenset[str]:
+    """The headings of a document, as links name them."""
+    text = re.sub(r"^```.*?^```$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return frozenset(re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings)
 
 
 def test_every_setting_is_in_the_operators_reference_as_the_command_prints_it() -> None:

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import chain
 
 import click
 import pytest
@@ -59,8 +60,10 @@ def test_the_first_answer_takes_few_commands_each_of_which_is_one(heading: str) 
 
 
 def test_every_command_and_option_exists() -> None:
-    found = [*commands(FILE.read_text(encoding="utf-8")), *rotations()]
-    assert len(found) > len(rotations()) > 0
+    files = (FILE, FILE.parents[1] / "deploy/helm/plainsql/README.md")
+    of_files = [commands(file.read_text(encoding="utf-8")) for file in files]
+    assert all((*of_files, rotations()))
+    found = [*chain(*of_files), *rotations()]
     assert {command: names for command in found if (names := list(unknown_words(command)))} == {}
     for command in found:
         words = shlex.split(_VARIABLES.sub("", command))
