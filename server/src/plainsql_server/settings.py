@@ -11,6 +11,7 @@ the file for PLAINSQL_DIRECTORY_DSN.
 import os
 import pwd
 import re
+import socket
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -30,6 +31,7 @@ _KEYS = r"^\s*[A-Za-z0-9+/]{43}=(\s+[A-Za-z0-9+/]{43}=)*\s*$"
 
 _LAST_PORT = 65_535
 _EVERY_ADDRESS = ("0.0.0.0", "::")
+_AUTO = "auto"
 
 # How msgspec writes a field's name in its messages.
 _FIELD = re.compile(r"`(?:\$\.)?([a-z_]+)`(?=\.|$)")
@@ -71,7 +73,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     advertised_host: Annotated[
         str | None,
-        Meta(description="Address at which the alias reaches the processes' own ports. Unset: PLAINSQL_DATA_HOST."),
+        Meta(
+            description="Address at which the alias reaches the processes' own ports. auto: the address of this"
+            " machine's host name, as in a container. Unset: PLAINSQL_DATA_HOST.",
+        ),
     ] = None
     nodes: Annotated[
         int,
@@ -227,8 +232,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def own_address(self, port: int) -> str:
         """Where the alias reaches the process with this port of its own."""
-        host = self.advertised_host or self.data_host
+        host = _own_host() if self.advertised_host == _AUTO else self.advertised_host or self.data_host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _own_host() -> str:
+    """The address of this machine's host name. A container engine writes it to /etc/hosts."""
+    return socket.gethostbyname(socket.gethostname())
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:

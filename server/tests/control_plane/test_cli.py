@@ -69,6 +69,8 @@ def test_an_operator_gets_from_nothing_to_a_revoked_key(empty_dsn: str, postgres
     organization_id = run("org", "create", "Acme", "--tier", "standard").stdout.strip()
     assert organization_id.startswith("org_")
     cell = run("cell", "add", "local", "--conninfo", postgres.conninfo, "--admin-role", SUPERUSER).stdout.strip()
+    again = run("cell", "add", "local", "--if-missing", "--conninfo", postgres.conninfo, "--admin-role", SUPERUSER)
+    assert again.stdout.strip() == cell
     database = run("database", "create", "--org", "Acme", "main").stdout.strip()
     key = run(
         "key", "create", "--org", organization_id, "--name", "app", "--scope", "read", "--scope", "write",

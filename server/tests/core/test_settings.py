@@ -1,3 +1,4 @@
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,12 @@ def test_each_process_has_the_next_port_and_an_address_for_the_alias() -> None:
     advertised = {**REQUIRED, "PLAINSQL_DATA_HOST": "0.0.0.0", "PLAINSQL_ADVERTISED_HOST": "fd00::1"}
     assert read_settings({**advertised, "PLAINSQL_WORKER_PORT": "8500"}).own_address(8500) == "[fd00::1]:8500"
     assert not read_settings(advertised).own_ports
+
+
+def test_a_container_advertises_the_address_of_its_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    own = {"PLAINSQL_DATA_HOST": "0.0.0.0", "PLAINSQL_ADVERTISED_HOST": "auto", "PLAINSQL_WORKER_PORT": "8500"}
+    assert read_settings({**REQUIRED, **own}).own_address(8500) == "127.0.0.1:8500"
 
 
 @pytest.mark.parametrize(

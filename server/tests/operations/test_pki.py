@@ -1,5 +1,6 @@
 """`plainsql-server pki`: what is issued is registered, trusted by a real PostgreSQL, and refused once it is revoked."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -50,6 +51,15 @@ def test_each_plane_has_files_of_its_own_that_only_it_can_read(pki: Pki) -> None
     names = pki.certificate("edge/server.crt").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["db.example"]
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.5"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_key_can_belong_to_a_user_that_only_a_container_knows(pki: Pki) -> None:
+    pki.issue("data", "--client", "plainsql_data", "--owner", "10001")
+    pki.run("renew", "data")
+    for name in ("client.key", "client.crt"):
+        found = (pki.root / "data" / name).stat()
+        assert (found.st_uid, found.st_gid) == (10001, 10001)
 
 
 def test_openssl_accepts_what_is_trusted_and_refuses_what_is_revoked(pki: Pki) -> None:

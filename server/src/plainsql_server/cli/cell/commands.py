@@ -14,6 +14,7 @@ from plainsql_server.cli.cell.init import init_command
 from plainsql_server.cli.output import confirm, json_option, print_records, remark, yes_option
 from plainsql_server.cli.running import with_directory
 from plainsql_server.control_plane import cells, organizations
+from plainsql_server.directory import cells as stored_cells
 from plainsql_server.directory.cells import CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.counts import databases_by_cell
@@ -69,9 +70,11 @@ _ADMIN_ROLE_HELP = "Superuser that the service logs in as to provision databases
 @click.option("--org", metavar="ORG", help="Dedicate the cell to this organization: all its new databases go there.")
 @_max_databases_option
 @_tier_option
+@click.option("--if-missing", is_flag=True, help="Succeed without a change if there is a cell NAME.")
 def _add(
-    *, name: str, conninfo: str, admin_role: str, org: str | None, max_databases: int | None, tiers: tuple[str, ...]
-) -> None:
+    *, name: str, conninfo: str, admin_role: str, org: str | None, max_databases: int | None, tiers: tuple[str, ...],
+    if_missing: bool,
+) -> None:  # fmt: skip
     """Prepare a PostgreSQL cluster for customers' databases and add it as the cell NAME. Prints its ID.
 
     Only the service may use the cluster: PUBLIC loses the CONNECT privilege on every database. Outdated minor releases
@@ -84,6 +87,10 @@ def _add(
             directory, name, conninfo, admin_role, organization, max_databases=max_databases, tiers=tiers or None
         )
 
+    if if_missing and (existing := with_directory(lambda directory: stored_cells.find(directory, name))):
+        remark(f"There is a cell {existing.name!r} already.")
+        click.echo(existing.id)
+        return
     added = with_directory(add)
     remark(f"Added the cell {added.name!r}. It now accepts new databases.")
     click.echo(added.id)

@@ -94,7 +94,7 @@ def _init(folder: Path) -> None:
     "--to", "target", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Folder for the certificate, its key, and the trusted authorities with their revocation lists.",
 )  # fmt: skip
-@click.option("--owner", metavar="USER", help="System user who may read the key.  [default: you]")
+@click.option("--owner", metavar="USER", help="System user who may read the key, by name or number.  [default: you]")
 @_days_option
 @_pki_option
 def _issue(

@@ -38,8 +38,13 @@ def make_folder(path: Path, mode: int, owner: str | None = None) -> None:
 
 
 def give(path: Path, owner: str | None) -> None:
-    """Make a system user the owner, with its group. None: the user who runs this."""
-    if owner is not None:
+    """Make a system user the owner, with its group; a number is both ids of a user that only a container knows.
+
+    None: the user who runs this.
+    """
+    if owner is not None and owner.isdecimal():
+        os.chown(path, int(owner), int(owner))
+    elif owner is not None:
         user = pwd.getpwnam(owner)
         os.chown(path, user.pw_uid, user.pw_gid)
 
