@@ -1,0 +1,2 @@
+CREATE ROLE plainsql_owner LOGIN CREATEROLE
+CREATE DATABASE plainsql_directory OWNER plainsql_owner

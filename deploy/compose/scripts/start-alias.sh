@@ -1,0 +1,28 @@
+#!/bin/sh
+# Runs nginx, and reloads it when the alias's configuration has changed.
+set -eu
+configuration=/etc/plainsql/alias/plainsql-alias.conf
+pid=
+# Requests that are running end first.
+trap '[ -z "$pid" ] || kill -QUIT "$pid" || true; ended=1' TERM INT QUIT
+
+pause() {
+    sleep 0.5 &
+    wait $! || true
+}
+
+ended=
+until [ -e "$configuration" ] || [ "$ended" ]; do pause; done
+[ -z "$ended" ] || exit 0
+seen=$(cksum <"$configuration")
+nginx -c /etc/plainsql/nginx.conf &
+pid=$!
+while kill -0 "$pid" 2>/dev/null; do
+    pause
+    now=$(cksum <"$configuration")
+    if [ "$now" != "$seen" ] && [ -z "$ended" ]; then
+        kill -HUP "$pid"
+        seen=$now
+    fi
+done
+wait "$pid"
