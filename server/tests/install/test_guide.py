@@ -71,6 +71,11 @@ def test_every_command_and_option_exists() -> None:
             parse(words[1:])
 
 
+def test_the_guide_to_compose_has_the_commands_of_its_folder() -> None:
+    text = (FILE.parents[1] / "deploy/compose/README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert read_guide("Compose").to_first_answer == ["cd deploy/compose", *commands(text)]
+
+
 def test_the_checks_would_notice() -> None:
     assert list(unknown_words("plainsql-server setup --no-such-option sql.example")) == ["--no-such-option"]
     assert list(unknown_words("plainsql-server --environment-file x migrated")) == ["migrated"]
