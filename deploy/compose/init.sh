@@ -2,10 +2,13 @@
 # Prepares this folder for `docker compose up`: .env, the images, secrets/ and generated/.
 #
 # Run it again after a change of .env or an upgrade. What it has made in secrets/ is never overwritten; the settings of the
-# cell in generated/ are written again, and your own certificate is copied again. DOCKER=podman uses another engine.
+# cell in generated/ are written again, and your own certificate is copied again. `./init.sh renew` also renews the
+# certificates. DOCKER=podman uses another engine.
 set -eu
 cd "$(dirname "$0")"
 DOCKER=${DOCKER:-docker}
+renew=
+[ "${1:-}" != renew ] || renew=1
 
 [ -e .env ] || cp .env.example .env
 . ./.env
@@ -27,5 +30,5 @@ fi
 # As root, to give each program files that no other one can read.
 $DOCKER run --rm --network none --user 0:0 --read-only --cap-drop all --cap-add chown --cap-add dac_override \
     --cap-add fowner --no-healthcheck --env "PLAINSQL_HOST=$PLAINSQL_HOST" --env "MEMORY_GIB=$PLAINSQL_CELL_MEMORY_GIB" \
-    $own_certificate --volume "$PWD/secrets:/secrets" --volume "$PWD/generated:/generated" --volume "$PWD/scripts:/scripts:ro" \
+    --env "RENEW=$renew" $own_certificate --volume "$PWD/secrets:/secrets" --volume "$PWD/generated:/generated" --volume "$PWD/scripts:/scripts:ro" \
     --entrypoint /bin/sh "$PLAINSQL_IMAGE" /scripts/secrets.sh

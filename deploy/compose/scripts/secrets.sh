@@ -84,6 +84,7 @@ if [ ! -e /secrets/complete ]; then
     touch /secrets/complete
 fi
 
+[ -z "${RENEW:-}" ] || plainsql-server pki renew --all --pki /secrets/pki
 [ ! -e /tls/server.key ] || copy_own_certificate
 
 plainsql-server cell files /generated/cell --admin-role plainsql_admin --memory-gib "$MEMORY_GIB" --socket-directory /tmp \

@@ -5,6 +5,8 @@ configuration=/etc/plainsql/alias/plainsql-alias.conf
 pid=
 # Requests that are running end first.
 trap '[ -z "$pid" ] || kill -QUIT "$pid" || true; ended=1' TERM INT QUIT
+# New certificates are read.
+trap '[ -z "$pid" ] || kill -HUP "$pid"' HUP
 
 pause() {
     sleep 0.5 &

@@ -5,6 +5,7 @@
 
 import json
 import re
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from server.tests.deploy.compose import ComposeSite, Load, query
 from server.tests.deploy.containers import Images, podman
+from server.tests.processes import wait_for
 
 pytestmark = pytest.mark.full
 
@@ -97,10 +99,44 @@ def test_nodes_of_another_image_come_and_old_ones_go_without_a_failed_request(ru
 def test_nothing_is_lost_when_everything_stops(running: Running) -> None:
     running.query("create table kept (id int primary key)")
     running.query("insert into kept select generate_series(1, 1000)")
+    running.site.set_variables(PLAINSQL_DATA_NODES="2")
     running.site.run("docker compose down")
     running.site.run("docker compose up --detach --wait")
     running.site.wait_until_ready()
     assert running.query("select count(*) from kept") == [{"count": 1000}]
+
+
+def test_certificates_are_renewed_while_everything_runs(running: Running) -> None:
+    site = running.site
+    served = ssl.get_server_certificate(("localhost", site.alias_port))
+    renew = [
+        line for line in README.read_text().splitlines() if line.startswith(("./init.sh renew", "docker compose kill"))
+    ]
+    assert len(renew) == 2
+    for command in renew:
+        site.run(command)
+    wait_for(lambda: ssl.get_server_certificate(("localhost", site.alias_port)) != served, 60, str)
+    assert running.query("select 1 as one") == [{"one": 1}]
+
+
+def test_a_certificate_of_your_own_and_prometheus(running: Running) -> None:
+    site = running.site
+    (site.here / "tls").mkdir()
+    site.run(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout tls/server.key"
+        " -out tls/server.crt -days 30 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    )
+    site.run("./init.sh")
+    site.run("docker compose down")
+    overlays = "--file compose.yaml --file compose.tls.yaml --file compose.monitoring.yaml"
+    # All but Grafana, which Debian has not.
+    site.run(f"docker compose {overlays} up --detach --wait alias control follower data prometheus")
+    site.wait_until_ready()
+    own = site.here / "tls/server.crt"
+    assert query("select 1 as one", running.key, own, site.alias_port)["rows"] == [{"one": 1}]
+    ask = f"podman exec {site.container('prometheus')} promtool query instant http://localhost:9090"
+    # Two data nodes and the control plane, with the alert rules.
+    wait_for(lambda: "=> 3 " in site.run(f"{ask} 'sum(up)'"), 120, lambda: site.run(f"{ask} up"))
 
 
 def secrets(site: ComposeSite) -> dict[str, str]:
