@@ -32,7 +32,7 @@ from server.tests.consistency.faults import wait_until, workers_of
 from server.tests.customers import Customers
 from server.tests.load import STALL_S, Node, running_node
 from server.tests.postgres import Postgres
-from server.tests.processes import wait_for
+from server.tests.processes import children_of, wait_for
 from server.tests.service import Service
 
 DATABASES = [f"shop-{number}" for number in range(20)]
@@ -351,8 +351,8 @@ def errno_of_binding(port: int, reuse_address: bool, reuse_port: bool) -> int:
 
 
 @contextmanager
-def followed_alias(world: World, folder: Path, alias: int) -> Iterator[None]:
-    """`plainsql-server alias --follow` and an nginx, which reloads when the command says so."""
+def followed_alias(world: World, folder: Path, alias: int) -> Iterator[Callable[[], None]]:
+    """`plainsql-server alias --follow` and an nginx, which reloads when the command says so. Yields a wait for that."""
     write_config(folder, Alias([f"127.0.0.1:{alias}"], ["127.0.0.1:1"], CONTROL_URL))
     # Only a master process reloads without cutting connections.
     main = folder / "nginx.conf"
@@ -362,9 +362,21 @@ def followed_alias(world: World, folder: Path, alias: int) -> Iterator[None]:
     environment = {**os.environ, "PLAINSQL_DIRECTORY_DSN": world.dsn}
     with running_nginx(folder, alias), (folder / "followed").open("wb") as output:
         command = ["alias", "--follow", str(folder / "alias.conf"), *options]
+        master = int((folder / "nginx.pid").read_text())
+        former = set(children_of(master))
+
+        def reloaded() -> None:
+            # Until then, a worker with the former configuration answers, too.
+            wait_for(
+                lambda: len(workers := children_of(master)) == 1 and former.isdisjoint(workers),
+                _LIMIT_S,
+                (folder / "log").read_text,
+            )
+            former.update(children_of(master))
+
         process = forks.start(command, environment, output, folder)
         try:
-            yield
+            yield reloaded
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(_LIMIT_S) == 0, (folder / "followed").read_text()
@@ -398,18 +410,20 @@ def test_the_alias_follows_processes_that_join_and_leave_and_only_their_share_mo
     with (
         running_node(world.dsn, worker_port=ports[0]) as first,
         running_node(world.dsn, worker_port=ports[1]) as second,
-        followed_alias(world, tmp_path, alias),
+        followed_alias(world, tmp_path, alias) as reloaded,
     ):
         shows(ports[0], ports[1])
-        wait_for(lambda: ask(alias, world.key, DATABASES[0]).status_code == 200, _LIMIT_S, lambda: "no answer")
+        reloaded()
         before = homes_by_log(world, alias, [first, second])
         assert set(before.values()) == {0, 1}
         with running_node(world.dsn, worker_port=ports[2]) as third:
             nodes = [first, second, third]
             shows(*ports)
-            wait_for(lambda: 2 in homes_by_log(world, alias, nodes).values(), _LIMIT_S, lambda: "not reloaded")
+            reloaded()
             joined = homes_by_log(world, alias, nodes)
+            assert 2 in joined.values()
             assert {name: home for name, home in joined.items() if home != 2}.items() <= before.items()
             third.stop()
             shows(ports[0], ports[1])
+            reloaded()
             assert homes_by_log(world, alias, nodes) == before
