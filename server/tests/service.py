@@ -114,13 +114,6 @@ class Service:
         """Makes organizations, databases and keys."""
         return Customers(self.directory_dsn)
 
-    def data_processes(self) -> int:
-        """How many data plane processes divide the limits, with those that tests have started."""
-        query = "SELECT count(*) FROM data_processes WHERE plane = 'data' AND left_at IS NULL"
-        with psycopg.connect(self.directory_dsn) as connection:
-            ((number,),) = connection.execute(query).fetchall()
-        return int(number)
-
     def new_key(self, *scopes: str, org: str = "dev", **options: str) -> str:
         """A fresh key with these scopes."""
         return self.customers.new_key(*scopes, organization=org, **options)

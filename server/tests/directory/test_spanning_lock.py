@@ -12,10 +12,10 @@ from plainsql_server.core.tasks import end
 from plainsql_server.data_plane import spanning_lock
 from plainsql_server.data_plane.spanning_lock import SpanningLocks
 from plainsql_server.directory import spanning
-from plainsql_server.directory.channel import Channel, Notifiers
+from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.spanning import SpanningState
+from plainsql_server.directory.spanning import SpanningNotifier, SpanningState
 from plainsql_server.engine.execution.spanning import new_gid
 
 _LIMIT_S = 30.0
@@ -28,14 +28,14 @@ def observe(_: Observation) -> None:
 @asynccontextmanager
 async def process(dsn: str) -> AsyncIterator[SpanningLocks]:
     """What one process has."""
-    freshness, notifiers = Freshness(600, 60_000, grace_ms=2_000), Notifiers()
+    freshness, notifier = Freshness(600, 60_000, grace_ms=2_000), SpanningNotifier()
     async with Directory.open(dsn) as directory:
-        listening = asyncio.create_task(Channel(dsn, freshness, observe, notifiers).run())
+        listening = asyncio.create_task(Channel(dsn, freshness, observe, notifier).run())
         try:
             async with asyncio.timeout(_LIMIT_S):
                 while freshness._proven_s < 0:  # noqa: ASYNC110  # another process is watched
                     await asyncio.sleep(0.01)
-            yield SpanningLocks(directory, notifiers.spanning, observe)
+            yield SpanningLocks(directory, notifier, observe)
         finally:
             await end(listening)
 

@@ -26,7 +26,6 @@ from trustme import KeyType
 
 from plainsql_server.control_plane import cells
 from plainsql_server.core.errors import EngineError
-from plainsql_server.core.share import WHOLE
 from plainsql_server.dev.ports import free_port
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.rights.grants import Role
@@ -291,7 +290,7 @@ def test_a_cell_that_is_too_small_unsafe_or_verbose_is_reported(stage: Stage) ->
     """The test's own cluster has 260 connections and no fsync, and here PostgreSQL's own logging."""
     reload, name = "select pg_reload_conf()", "log_min_error_statement"
     with changed(stage, f"alter system set {name} = 'error'", reload, back=[f"alter system reset {name}", reload]):
-        found = doctor(stage, workers="8", cell_max_connections="64")
+        found = doctor(stage, nodes="4", workers="2", cell_max_connections="64")
     assert_found(found, "8 data plane processes may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 29")
     assert_found(found, "fsync is off", "fsync = on")
     assert_found(found, "SQL is written to the cell's log", "log_min_error_statement = panic", "warning")
@@ -481,20 +480,8 @@ def test_too_low_a_limit_of_open_files_is_reported(stage: Stage) -> None:
     assert_found(json.loads(ended.stdout), "may open 256 files", "LimitNOFILE=4096", "warning")
 
 
-def test_processes_that_lack_their_share_are_reported(stage: Stage) -> None:
-    assert not [each for each in doctor(stage) if each["check"] == "processes"]
-    listed = "insert into data_processes (id, host, pid, share) values (%s, 'host', %s, %s)"
-    stage.ask(listed, "proc_1", 1, WHOLE // 2)
-    stage.ask(listed, "proc_2", 2, WHOLE // 2)
-    assert_found(doctor(stage), "2 data plane processes run, with 50.0 % of the limits for each", "", "good")
-    stage.ask("update data_processes set share = share / 2 where pid = 2")
-    found = doctor(stage)
-    stage.ask("delete from data_processes")
-    assert_found(found, "process 2 on host has 25.0 % of the limits, not 50.0 %", "run `doctor` again", "warning")
-
-
 def test_every_finding_that_is_not_good_has_a_fix(stage: Stage) -> None:
-    found = doctor(stage, workers="9")
+    found = doctor(stage, nodes="9")
     assert all(each["fix"] for each in found if each["grade"] != "good")
     assert all(each["found"] and os.linesep not in each["found"] for each in found)
     assert isinstance(read_settings(stage.environment()), Settings)

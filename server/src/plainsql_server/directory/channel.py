@@ -1,8 +1,7 @@
 """Change notifications: one connection per process on which the directory announces whose records changed.
 
 The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. A second
-channel, on the same connection, announces that a spanning lock is free (`spanning.py`), and a third one that processes
-joined, left or gave up shares (`processes.py`).
+channel, on the same connection, announces that a spanning lock is free (`spanning.py`).
 
 The connection LISTENs and runs a small query at short intervals. The query's response proves that the connection still
 listens, and that every change committed before the query has been announced, because PostgreSQL delivers pending
@@ -14,7 +13,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 
 import psycopg
 
@@ -24,11 +22,10 @@ from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.sockets import cut_if_silent, wait_for_socket
 from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.processes import PROCESSES_CHANGED, ProcessesNotifier
 from plainsql_server.directory.spanning import LOCK_RELEASED, SpanningNotifier
 
 APPLICATION_NAME = "plainsql-changes"
-_LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}; LISTEN {PROCESSES_CHANGED}"
+_LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}"
 _EVERY_ORGANIZATION = "*"
 
 # Several proofs fit into the time for which one is valid, so a late one does no harm.
@@ -37,21 +34,15 @@ _RETRY_FIRST_S = 0.1
 _RETRY_LONGEST_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Notifiers:
-    """What else the channel wakes up."""
-
-    spanning: SpanningNotifier = field(default_factory=SpanningNotifier)
-    processes: ProcessesNotifier = field(default_factory=ProcessesNotifier)
-
-
 class Channel:
     """Reports changes to `freshness` until it is cancelled."""
 
-    def __init__(self, dsn: str, freshness: Freshness, observe: Observe, notifiers: Notifiers | None = None) -> None:
+    def __init__(
+        self, dsn: str, freshness: Freshness, observe: Observe, notifier: SpanningNotifier | None = None
+    ) -> None:
         self._dsn = dsn
         self._freshness = freshness
-        self._notifiers = notifiers or Notifiers()
+        self._notifier = notifier or SpanningNotifier()
         self._observe = observe
         self._retry_s = _RETRY_FIRST_S
         self._reported = False
@@ -73,8 +64,6 @@ class Channel:
             with self._cut_if_silent(connection):
                 await connection.execute(_LISTEN)
             self._freshness.listening()
-            # Notifications may have been lost, and the directory may just have come back.
-            self._notifiers.processes.woken.set()
             while True:
                 await self._prove(connection)
                 self._retry_s, self._reported = _RETRY_FIRST_S, False
@@ -120,10 +109,7 @@ class Channel:
         """Passes on what has arrived."""
         async for heard in connection.notifies(timeout=0):
             if heard.channel == LOCK_RELEASED:
-                self._notifiers.spanning.announce(heard.payload)
-                continue
-            if heard.channel == PROCESSES_CHANGED:
-                self._notifiers.processes.announce(heard.payload)
+                self._notifier.announce(heard.payload)
                 continue
             self._freshness.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
 

@@ -6,20 +6,17 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 
 from plainsql_server.core.observation import Observe
-from plainsql_server.core.share import Share
 from plainsql_server.core.tasks import end
 from plainsql_server.limits.permits import MINUTE, Permits
 from plainsql_server.limits.window import Window
 
-_ALL = Fraction(1)
-
 
 @asynccontextmanager
 async def open_permits(
-    observe: Observe, url: str | None, share: Share, plane: Fraction = _ALL, window: Window = MINUTE
+    observe: Observe, url: str | None, share: Fraction, window: Window = MINUTE
 ) -> AsyncIterator[Permits]:
-    """Permits of a plane that has this part of the limits; from the Redis at `url`, if one is configured."""
-    permits = Permits(observe, share, plane, window)
+    """Permits, for use inside the block; from the Redis at `url`, if one is configured."""
+    permits = Permits(observe, share, window)
     if url is None:
         yield permits
         return

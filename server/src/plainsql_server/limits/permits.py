@@ -4,23 +4,19 @@
 
 While Redis is available, permits are leased from it. For busy organizations they are leased in advance, so most
 requests find a permit in this process. While Redis is unavailable, each process enforces its share of the limit, and
-reports that it does. It never lets requests through unlimited. Shares pass from one process to another
-(`directory/processes.py`), but what was granted from them counts for a minute. So a process publishes what it granted
-(`used`), and leaves out what others granted beyond the shares that they have now (`others_used`).
+reports that it does. It never lets requests through unlimited.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
-from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
-from plainsql_server.core.share import WHOLE, Share
 from plainsql_server.limits.account import Permit, PermitAccount
 from plainsql_server.limits.ledger import Granted, SharedLedgerLost
 from plainsql_server.limits.window import Window
@@ -30,13 +26,6 @@ if TYPE_CHECKING:
 
 MINUTE = Window(60_000)
 _RECONNECT_AFTER_S = 0.25
-# A process without a share has one soon, or its row in the directory is late.
-_SHARE_WITHIN_S = 5.0
-# Of how many organizations a process publishes what they used: those that used most of their limit.
-_PUBLISHED = 10_000
-
-
-_ALL = Fraction(1)
 
 
 class PermitSource(StrEnum):
@@ -53,17 +42,13 @@ class PermitSource(StrEnum):
 
 
 class Permits:
-    """The permits that this process grants: leased from Redis, or its share of its plane's part of each limit."""
+    """The permits that this process grants: leased from Redis, or its `share` of each limit."""
 
     def __init__(
-        self, observe: Observe, share: Share, plane: Fraction = _ALL, window: Window = MINUTE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self, observe: Observe, share: Fraction, window: Window = MINUTE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._observe = observe
         self._share = share
-        self._plane = plane
-        self.others_used: Mapping[str, int] = {}
-        """By organization: permits that other processes granted, and that this one leaves out of its limit."""
         self._window = window
         self._clock = clock
         self.accounts: dict[str, PermitAccount] = {}
@@ -148,39 +133,7 @@ class Permits:
     def load(self) -> LimiterLoad:
         """The load, for the metrics."""
         is_degraded = self.state in (PermitSource.LOST, PermitSource.WARMING)
-        part = round(self._share.held / WHOLE, 6)
-        return LimiterLoad(
-            is_degraded, self.round_trips, self._given["shared"], self._given["share"], self._share.processes, part
-        )
-
-    @property
-    def uses_share(self) -> bool:
-        """Whether this process grants its share now, and not what Redis grants."""
-        return self.state is not PermitSource.SHARED
-
-    def used(self) -> dict[str, tuple[int, int]]:
-        """What other processes have to know when this one's share becomes less; nothing while Redis knows it.
-
-        By organization: the permits that count now, and those that the others have to leave out while this process
-        lives. That is what exceeds its share, in relation to the shares of the others: each leaves out its part.
-        """
-        if not self.uses_share:
-            return {}
-        now_s, held = self._clock(), self._share.held
-        counted = ((each.ledger.used(now_s), each) for each in self.accounts.values())
-        most = nlargest(
-            _PUBLISHED, ((used, each) for used, each in counted if used), lambda pair: pair[0] / pair[1].limit
-        )
-        return {each.name: (used, self._excess(used, each.limit, held)) for used, each in most}
-
-    def _excess(self, used: int, limit: int, held: int) -> int:
-        excess = used - self._share_of(limit, held)
-        return -(-excess * WHOLE // (WHOLE - held)) if excess > 0 and held < WHOLE else 0
-
-    def _share_of(self, limit: int, held: int, others_used: int = 0) -> int:
-        """The permits that a process with this share may grant in a window."""
-        own = self._plane.numerator * limit - self._plane.denominator * others_used
-        return max(0, own * held // (self._plane.denominator * WHOLE))
+        return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
 
     def _account(self, organization_id: str, limit: int) -> PermitAccount:
         account = self.accounts.get(organization_id)
@@ -197,11 +150,7 @@ class Permits:
 
     def _take_of_share(self, account: PermitAccount) -> Permit:
         now_s = self._clock()
-        held, others_used = self._share.held, self.others_used.get(account.name, 0)
-        share = self._share_of(account.limit, held, others_used)
-        if held and account.limit * self._plane < self._share.processes:
-            # Or an organization with a small limit could not use a service with many processes.
-            share = max(1, share)
+        share = max(1, int(account.limit * self._share))
         left = share - account.ledger.used(now_s)
         if left > 0:
             account.ledger.add(1, now_s)
@@ -210,8 +159,7 @@ class Permits:
                 account.untold += 1
             if self.state is PermitSource.WARMING:
                 self._ask(account)
-        wait_s = account.ledger.next_back_s(now_s)
-        return Permit(left > 0, max(0, left - 1), wait_s if held else min(wait_s, _SHARE_WITHIN_S))
+        return Permit(left > 0, max(0, left - 1), account.ledger.next_back_s(now_s))
 
     async def _begin(self, shared: "SharedLedger") -> None:
         if self._known_run not in (None, shared.run_id):
