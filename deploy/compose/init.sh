@@ -22,13 +22,14 @@ done
 
 mkdir -p secrets generated
 # Copied for compose.tls.yaml.
-own_certificate=
+set --
 if [ -e "$PLAINSQL_TLS_KEY_FILE" ]; then
-    own_certificate="--volume $(realpath "$PLAINSQL_TLS_CERT_FILE"):/tls/server.crt:ro"
-    own_certificate="$own_certificate --volume $(realpath "$PLAINSQL_TLS_KEY_FILE"):/tls/server.key:ro"
+    set -- --volume "$(realpath "$PLAINSQL_TLS_CERT_FILE"):/tls/server.crt:ro" \
+        --volume "$(realpath "$PLAINSQL_TLS_KEY_FILE"):/tls/server.key:ro"
 fi
 # As root, to give each program files that no other one can read.
 $DOCKER run --rm --network none --user 0:0 --read-only --cap-drop all --cap-add chown --cap-add dac_override \
     --cap-add fowner --no-healthcheck --env "PLAINSQL_HOST=$PLAINSQL_HOST" --env "MEMORY_GIB=$PLAINSQL_CELL_MEMORY_GIB" \
-    --env "RENEW=$renew" $own_certificate --volume "$PWD/secrets:/secrets" --volume "$PWD/generated:/generated" --volume "$PWD/scripts:/scripts:ro" \
+    --env "RENEW=$renew" "$@" --volume "$PWD/secrets:/secrets" --volume "$PWD/generated:/generated" \
+    --volume "$PWD/scripts:/scripts:ro" \
     --entrypoint /bin/sh "$PLAINSQL_IMAGE" /scripts/secrets.sh

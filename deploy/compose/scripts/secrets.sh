@@ -48,7 +48,7 @@ make_passwords() {
     mkdir -p /secrets/redis
     chown "$REDIS:$REDIS" /secrets/redis
     echo "requirepass $password" | keep "$REDIS" /secrets/redis/redis.conf
-    for folder in data operator; do
+    for folder in data control operator; do
         echo "redis://:$password@redis:6379/0" | keep "$PLAINSQL" "/secrets/$folder/redis.url"
     done
     mkdir -p /secrets/grafana

@@ -3,17 +3,17 @@
 set -eu
 configuration=/etc/plainsql/alias/plainsql-alias.conf
 pid=
+ended=
 # Requests that are running end first.
 trap '[ -z "$pid" ] || kill -QUIT "$pid" || true; ended=1' TERM INT QUIT
 # New certificates are read.
-trap '[ -z "$pid" ] || kill -HUP "$pid"' HUP
+trap '[ -z "$pid" ] || kill -HUP "$pid" || true' HUP
 
 pause() {
     sleep 0.5 &
     wait $! || true
 }
 
-ended=
 until [ -e "$configuration" ] || [ "$ended" ]; do pause; done
 [ -z "$ended" ] || exit 0
 seen=$(cksum <"$configuration")
