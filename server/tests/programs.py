@@ -13,10 +13,15 @@ import pytest
 IN_GATE = bool(os.environ.get("PLAINSQL_TEST_GATE"))
 
 
+# Where programs are that others start: netavark and aardvark-dns are podman's.
+OTHER_FOLDERS = ("/usr/sbin", "/usr/libexec/podman", "/usr/lib/podman")
+
+
 def need(*programs: str) -> None:
     """Skips the test where one of these programs is not installed."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *OTHER_FOLDERS])
     for program in programs:
-        if shutil.which(program) is None:
+        if shutil.which(program, path=path) is None:
             _lack(program)
 
 

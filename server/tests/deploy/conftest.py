@@ -2,12 +2,11 @@
 
 import pytest
 
-from server.tests.deploy.containers import Images, build_images, missing_programs
+from server.tests.deploy.containers import PROGRAMS, Images, build_images
+from server.tests.programs import need
 
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
-    missing = missing_programs()
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed")
+    need(*PROGRAMS)
     return build_images(tmp_path_factory.mktemp("build"))

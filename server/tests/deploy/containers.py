@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BASE = "localhost/plainsql-test/debian:12-slim"
 OTHERS = "localhost/plainsql-test/others:12"
 SERVER, OPS = "localhost/plainsql-test/server:one", "localhost/plainsql-test/server:one-ops"
-PROGRAMS = ("podman", "buildah", "runc", "mmdebstrap")
+PROGRAMS = ("podman", "buildah", "runc", "netavark", "aardvark-dns", "iptables", "mmdebstrap")
 RUNTIME = Path(__file__).with_name("runc_without_limits.py")
 PIP_FOLDER = "/run/pip-of-the-machine"
 _NOT_IN_SLIM = ("doc", "info", "locale", "man")
@@ -34,10 +34,6 @@ class Images:
     server: str = SERVER
     ops: str = OPS
     others: str = OTHERS
-
-
-def missing_programs() -> list[str]:
-    return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
 def podman(

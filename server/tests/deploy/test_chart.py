@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -52,6 +53,35 @@ def test_the_chart_is_of_this_version() -> None:
 def test_the_chart_has_the_alerts_of_the_prometheus_sample() -> None:
     ours = (CHART / "files/plainsql-alerts.yml").read_text()
     assert ours == (ROOT / "deploy/prometheus/plainsql-alerts.yml").read_text()
+
+
+def merged(values: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """The values with others over them, as helm merges them."""
+    both = {**values, **others}
+    for name, value in values.items():
+        if isinstance(value, dict) and name in others:
+            both[name] = merged(value, others[name])
+    return both
+
+
+def refused(*files: dict[str, Any]) -> set[str]:
+    """The values that the schema refuses, over the defaults of the chart."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for file in files:
+        values = merged(values, file)
+    schema = jsonschema_rs.Draft7Validator(json.loads((CHART / "values.schema.json").read_text()))
+    return {"/".join(map(str, error.instance_path)) for error in schema.iter_errors(values)}
+
+
+@pytest.mark.unit
+def test_the_schema_knows_all_defaults_and_requires_what_has_none() -> None:
+    assert refused() == {"directory/existingSecret", "cells/existingSecret", "data/url", "control/url"}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_the_schema_accepts_the_sample(values: Path) -> None:
+    assert refused(yaml.safe_load(values.read_text())) == set()
 
 
 @pytest.mark.full
@@ -122,7 +152,7 @@ def named(pod: dict[str, Any]) -> str:
     return name
 
 
-BROKEN = {
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no-directory": ({"directory": {"existingSecret": ""}}, "directory/existingSecret"),
     "no-cells": ({"cells": {"existingSecret": ""}}, "cells/existingSecret"),
     "no-url": ({"data": {"url": ""}}, "data/url"),
@@ -147,6 +177,13 @@ BROKEN = {
     "unknown-setting": ({"data": {"settings": {"WORKERS": "4"}}}, "WORKERS"),
     "broken-digest": ({"image": {"digest": "sha256:12"}}, "image/digest"),
 }
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", [name for name, (_, message) in BROKEN.items() if "/" in message])
+def test_the_schema_refuses_it_by_name(name: str) -> None:
+    values, message = BROKEN[name]
+    assert refused(yaml.safe_load((CHART / "ci/minimal-values.yaml").read_text()), values) == {message}
 
 
 @pytest.mark.full
