@@ -131,7 +131,7 @@ def ha_files_command(
     for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    remark(f"Wrote {', '.join(sorted(texts))} to {folder}.")
+    remark(f"Wrote {', '.join(sorted(texts))} to {folder.resolve()}.")
     click.echo(config.conninfo())
 
 
