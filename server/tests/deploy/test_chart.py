@@ -3,15 +3,21 @@
 `make test-deploy` runs this with a real helm. What is executed in containers is in `test_image.py`.
 """
 
+import base64
 import json
 import os
+import re
+import shlex
 import subprocess
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server import VERSION
 from plainsql_server.settings import describe_settings
@@ -20,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy/helm/plainsql"
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 HELM = os.environ.get("PLAINSQL_TEST_HELM", "helm")
+KUBECTL = Path(HELM).parents[1] / "kubectl/kubectl" if os.path.isabs(HELM) else "kubectl"
 VALIDATE = ROOT / ".venv-deploy/bin/kubernetes-validate"
 KUBERNETES = ("1.35", "1.36", "1.37")
 # Of others' resource definitions, for which there is no schema here.
@@ -30,8 +37,8 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def rendered(values: Path) -> list[dict[str, Any]]:
-    ended = helm("template", "demo", CHART, "--values", values)
+def rendered(*values: Path) -> list[dict[str, Any]]:
+    ended = helm("template", "demo", CHART, *(f"--values={each}" for each in values))
     assert ended.returncode == 0, ended.stderr
     return [each for each in yaml.safe_load_all(ended.stdout) if each]
 
@@ -145,6 +152,69 @@ def test_the_operators_pod_has_its_own_login_and_serves_nothing() -> None:
     assert dsn["valueFrom"]["secretKeyRef"]["key"] == "operator-dsn"
     assert "ports" not in container
     assert not [each for each in container["env"] if "METRICS" in each["name"]]
+
+
+@pytest.mark.full
+def test_all_who_log_in_to_the_directory_can_verify_it(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"directory": {"caKey": "directory-ca"}}))
+    for sample in VALUES:
+        objects = rendered(sample, file)
+        for pod in pods(objects):
+            for container in containers(pod):
+                if any(each["name"] == "PLAINSQL_DIRECTORY_DSN" for each in container.get("env", [])):
+                    assert mounted(pod, container)["/etc/plainsql/directory"] == ["directory-ca"], container["name"]
+    assert not [
+        each for pod in pods(rendered(sample)) for each in pod.get("volumes", []) if each["name"] == "directory"
+    ]
+
+
+@pytest.mark.full
+def test_the_readmes_commands_make_the_secrets_that_its_values_name(tmp_path: Path) -> None:
+    dsn = "host=directory.example user=plainsql_data sslmode=verify-full sslrootcert=/etc/plainsql/directory/ca.crt"
+    text = (CHART / "README.md").read_text().partition("## Install it")[2].partition("\n## ")[0]
+    for name in re.findall(r"--from-file=(?:[a-z.]+=)?([a-z.-]+)", text):
+        (tmp_path / name).write_text(f"{dsn}\n")
+    (tmp_path / "redis.env").write_text("url=rediss://:x@redis.example:6379/0\n")
+    (tmp_path / "values.yaml").write_text(textwrap.dedent(text.partition("```yaml\n")[2].partition("   ```")[0]))
+    made = [kubectl(command, tmp_path) for command in re.findall(r"kubectl (create secret (?:.*\\\n)*.*)", text)]
+    keys = {each["metadata"]["name"]: set(each["data"]) for each in made}
+    for pod in pods(rendered(tmp_path / "values.yaml")):
+        for name, key in asked_for(pod):
+            assert key in keys[name], (name, key)
+    # A file ends with a line feed, which libpq takes for a space.
+    stored = base64.b64decode(made[0]["data"]["data-dsn"]).decode()
+    assert conninfo_to_dict(stored) == conninfo_to_dict(dsn)
+
+
+def kubectl(command: str, folder: Path) -> dict[str, Any]:
+    """What a command would send to the cluster."""
+    arguments = [*shlex.split(command.replace("\\\n", " ")), "--dry-run=client", "--output=json"]
+    ended = subprocess.run([KUBECTL, *arguments], capture_output=True, text=True, cwd=folder, check=False)
+    assert ended.returncode == 0, ended.stderr
+    sent: dict[str, Any] = json.loads(ended.stdout)
+    return sent
+
+
+def asked_for(pod: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The secrets of a pod, with their keys."""
+    for container in containers(pod):
+        for variable in container.get("env", []):
+            if "valueFrom" in variable:
+                yield variable["valueFrom"]["secretKeyRef"]["name"], variable["valueFrom"]["secretKeyRef"]["key"]
+    for volume in pod.get("volumes", []):
+        for item in volume.get("secret", {}).get("items", []):
+            yield volume["secret"]["secretName"], item["key"]
+
+
+def mounted(pod: dict[str, Any], container: dict[str, Any]) -> dict[str, list[str]]:
+    """The keys of secrets that a container has as files, by folder."""
+    keys = {
+        volume["name"]: [item["key"] for item in volume["secret"].get("items", [])]
+        for volume in pod.get("volumes", [])
+        if "secret" in volume
+    }
+    return {each["mountPath"]: keys[each["name"]] for each in container.get("volumeMounts", []) if each["name"] in keys}
 
 
 def named(pod: dict[str, Any]) -> str:

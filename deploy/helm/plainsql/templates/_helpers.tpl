@@ -137,10 +137,34 @@ seccompProfile:
     secretName: {{ . }}
     defaultMode: 0400
 {{- end }}
+{{- with include "plainsql.directoryVolume" .root }}
+{{ . }}
+{{- end }}
 - name: tmp
   emptyDir:
     medium: Memory
     sizeLimit: 16Mi
+{{- end }}
+
+{{/* The authority of the directory's certificate, or nothing. */}}
+{{- define "plainsql.directoryVolume" -}}
+{{- with .Values.directory.caKey -}}
+- name: directory
+  secret:
+    secretName: {{ $.Values.directory.existingSecret }}
+    defaultMode: 0400
+    items:
+      - key: {{ . }}
+        path: ca.crt
+{{- end }}
+{{- end }}
+
+{{- define "plainsql.directoryMount" -}}
+{{- if .Values.directory.caKey -}}
+- name: directory
+  mountPath: /etc/plainsql/directory
+  readOnly: true
+{{- end }}
 {{- end }}
 
 {{- define "plainsql.mounts" -}}
@@ -151,6 +175,9 @@ seccompProfile:
 - name: tls
   mountPath: /etc/plainsql/tls
   readOnly: true
+{{- end }}
+{{- with include "plainsql.directoryMount" . }}
+{{ . }}
 {{- end }}
 - name: tmp
   mountPath: /tmp

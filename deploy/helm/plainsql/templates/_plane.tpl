@@ -101,6 +101,9 @@ env:
         key: {{ .Values.directory.keys.migrate }}
 resources: {{- toYaml .Values.control.resources | nindent 2 }}
 securityContext: {{- include "plainsql.containerSecurity" . | nindent 2 }}
+{{- with include "plainsql.directoryMount" . }}
+volumeMounts: {{- . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "plainsql.service" -}}
