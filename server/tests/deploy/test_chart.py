@@ -217,6 +217,36 @@ def mounted(pod: dict[str, Any], container: dict[str, Any]) -> dict[str, list[st
     return {each["mountPath"]: keys[each["name"]] for each in container.get("volumeMounts", []) if each["name"] in keys}
 
 
+@pytest.mark.full
+def test_the_operators_pod_can_back_up_and_has_no_key_of_the_planes(tmp_path: Path) -> None:
+    for values, image in (
+        ({}, f"plainsql-server:{VERSION}-ops"),
+        ({"image": {"tag": "1", "digest": "sha256:" + "0" * 64}}, "plainsql-server:1-ops"),
+        ({"operator": {"image": {"repository": "mine", "tag": "18"}}}, "mine:18"),
+        ({"operator": {"image": {"digest": "sha256:" + "1" * 64}}}, "plainsql-server@sha256:" + "1" * 64),
+    ):
+        file = tmp_path / "values.yaml"
+        file.write_text(json.dumps(values))
+        objects = rendered(CHART / "ci/ingress-values.yaml", file)
+        (pod,) = [each for each in pods(objects) if named(each) == "operator"]
+        (container,) = pod["containers"]
+        assert container["image"] == image
+        assert "tls" not in {each["name"] for each in (*pod["volumes"], *container["volumeMounts"])}
+        assert not [each for each in container["env"] if "TLS" in each["name"]]
+
+
+@pytest.mark.full
+def test_backups_have_a_place_in_the_operators_pod(tmp_path: Path) -> None:
+    volume = {"name": "backups", "persistentVolumeClaim": {"claimName": "backups"}}
+    mount = {"name": "backups", "mountPath": "/backups"}
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps({"operator": {"volumes": [volume], "volumeMounts": [mount]}}))
+    objects = rendered(CHART / "ci/ingress-values.yaml", file)
+    (pod,) = [each for each in pods(objects) if named(each) == "operator"]
+    assert volume in pod["volumes"]
+    assert mount in pod["containers"][0]["volumeMounts"]
+
+
 def named(pod: dict[str, Any]) -> str:
     name: str = pod["containers"][0]["name"]
     return name

@@ -37,6 +37,16 @@ app.kubernetes.io/component: {{ . }}
 {{- end -}}
 {{- end }}
 
+{{- define "plainsql.operatorImage" -}}
+{{- $own := .Values.operator.image -}}
+{{- $repository := $own.repository | default .Values.image.repository -}}
+{{- if $own.digest -}}
+{{ $repository }}@{{ $own.digest }}
+{{- else -}}
+{{ $repository }}:{{ $own.tag | default (printf "%s-ops" (.Values.image.tag | default .Chart.AppVersion)) }}
+{{- end -}}
+{{- end }}
+
 {{- define "plainsql.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "plainsql.fullname" .) }}
@@ -105,7 +115,7 @@ seccompProfile:
       name: {{ . }}
       key: {{ $values.secretsKeys.key }}
 {{- end }}
-{{- if $values.tls.existingSecret }}
+{{- if and $values.tls.existingSecret (ne .plane "operator") }}
 - name: PLAINSQL_TLS_CERT_FILE
   value: /etc/plainsql/tls/tls.crt
 - name: PLAINSQL_TLS_KEY_FILE
@@ -117,9 +127,12 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
-{{/* Files of a plane: its own certificate for the cells, and no other plane's. */}}
+{{/* Files of a plane: its own certificate for the cells, and no other plane's. The operator has that of the control
+plane, and serves nothing. Takes (dict "root" $ "plane" "data"). */}}
 {{- define "plainsql.volumes" -}}
 {{- $values := .root.Values -}}
+{{- $serves := ne .plane "operator" -}}
+{{- $login := $serves | ternary .plane "control" -}}
 - name: cells
   secret:
     secretName: {{ $values.cells.existingSecret }}
@@ -127,14 +140,14 @@ seccompProfile:
     items:
       - key: {{ $values.cells.keys.ca }}
         path: ca.crt
-      - key: {{ get $values.cells.keys (printf "%sCertificate" .plane) }}
+      - key: {{ get $values.cells.keys (printf "%sCertificate" $login) }}
         path: me.crt
-      - key: {{ get $values.cells.keys (printf "%sKey" .plane) }}
+      - key: {{ get $values.cells.keys (printf "%sKey" $login) }}
         path: me.key
-{{- with $values.tls.existingSecret }}
+{{- if and $serves $values.tls.existingSecret }}
 - name: tls
   secret:
-    secretName: {{ . }}
+    secretName: {{ $values.tls.existingSecret }}
     defaultMode: 0400
 {{- end }}
 {{- with include "plainsql.directoryVolume" .root }}
@@ -167,16 +180,17 @@ seccompProfile:
 {{- end }}
 {{- end }}
 
+{{/* Takes what plainsql.volumes takes. */}}
 {{- define "plainsql.mounts" -}}
 - name: cells
   mountPath: /etc/plainsql/cells
   readOnly: true
-{{- if .Values.tls.existingSecret }}
+{{- if and .root.Values.tls.existingSecret (ne .plane "operator") }}
 - name: tls
   mountPath: /etc/plainsql/tls
   readOnly: true
 {{- end }}
-{{- with include "plainsql.directoryMount" . }}
+{{- with include "plainsql.directoryMount" .root }}
 {{ . }}
 {{- end }}
 - name: tmp

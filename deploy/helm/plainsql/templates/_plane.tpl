@@ -66,7 +66,7 @@ spec:
                 command: [sleep, {{ $values.preStopSleepSeconds | quote }}]
           resources: {{- toYaml $values.resources | nindent 12 }}
           securityContext: {{- include "plainsql.containerSecurity" $root | nindent 12 }}
-          volumeMounts: {{- include "plainsql.mounts" $root | nindent 12 }}
+          volumeMounts: {{- include "plainsql.mounts" (dict "root" $root "plane" .plane) | nindent 12 }}
       volumes: {{- include "plainsql.volumes" (dict "root" $root "plane" .plane) | nindent 8 }}
       {{- if $values.topologySpread.enabled }}
       topologySpreadConstraints:
