@@ -5,7 +5,11 @@ real PostgreSQL runs with the sum of both.
 """
 
 import os
+import re
 import shutil
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +27,11 @@ from plainsql_server.operations.files.cell import CellConfig, Tls
 from plainsql_server.operations.files.sizing import GIB
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, running_postgres
+from server.tests.programs import need
 from server.tests.tls_cell import TlsCell
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "deploy/helm/examples/cloudnativepg.yaml"
+README = EXAMPLE.parents[1] / "plainsql/README.md"
 # Of a cell's settings: those that the operator sets itself or refuses to change.
 _OPERATORS = {
     "jit_provider", "listen_addresses", "unix_socket_directories", "unix_socket_permissions", "ssl", "ssl_cert_file",
@@ -85,10 +91,15 @@ class OperatedConfig(CellConfig):
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCell]:
     folder, port = tmp_path_factory.mktemp("operated"), free_port()
-    authority = trustme.CA()
+    authority, of_this_cell = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    for name, role in (("admin", SUPERUSER), ("data", "plainsql_data"), ("replication", "streaming_replica")):
-        issued = authority.issue_cert(f"{name}@test.example", common_name=role)
+    of_this_cell.cert_pem.write_to_path(folder / "ca.pem", append=True)
+    for name, role, issuer in (
+        ("admin", SUPERUSER, authority),
+        ("data", "plainsql_data", authority),
+        ("replication", "streaming_replica", of_this_cell),
+    ):
+        issued = issuer.issue_cert(f"{name}@test.example", common_name=role)
         issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
         issued.private_key_pem.write_to_path(folder / f"{name}.key")
         (folder / f"{name}.key").chmod(0o600)
@@ -137,3 +148,31 @@ async def test_the_operators_replication_works_beside_a_prepared_cell(cell: TlsC
     for certificate in ("data", "admin"):
         with pytest.raises(psycopg.OperationalError, match="certificate authentication failed"):
             cell.connect("streaming_replica", "postgres", certificate)
+
+
+@pytest.mark.full
+async def test_a_host_that_replicates_can_open_customers_databases_of_this_cell(cell: TlsCell) -> None:
+    """What the README says: PostgreSQL 15 can't tell the certificates of its authorities apart here."""
+    await provisioning.prepare_cell(cell.conninfo("admin"), SUPERUSER)
+    names = provisioning.new_names()
+    await provisioning.create_database(cell.conninfo("admin"), SUPERUSER, names, "s", yes)
+    cell.connect(names.owner_role, names.database, "replication").close()
+
+
+@pytest.mark.full
+def test_no_other_cell_accepts_the_certificate_for_replication(tmp_path: Path) -> None:
+    need("openssl", "bash")
+    text = README.read_text().partition("## A cell with CloudNativePG")[2]
+    lines = textwrap.dedent(text.partition("```sh\n")[2].partition("   ```")[0])
+    own = f'plainsql-server() {{ "{sys.executable}" -m plainsql_server "$@"; }}\n'
+    subprocess.run(["bash", "-e", "-c", own + lines], cwd=tmp_path, check=True, capture_output=True)
+    (of_the_cell,) = re.findall(r"secret generic cell-1-clients --from-file=ca.crt=(\S+)", text)
+    assert verifies(tmp_path, of_the_cell, "replication")
+    assert verifies(tmp_path, of_the_cell, "data")
+    assert verifies(tmp_path, "pki/clients.crt", "data")
+    assert not verifies(tmp_path, "pki/clients.crt", "replication")
+
+
+def verifies(folder: Path, authorities: str, name: str) -> bool:
+    command = ["openssl", "verify", "-CAfile", authorities, "-purpose", "sslclient", f"{name}/client.crt"]
+    return subprocess.run(command, cwd=folder, check=False, capture_output=True).returncode == 0
