@@ -46,7 +46,7 @@ SOAK_all = $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(
 	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills) $(SOAK_install) $(SOAK_properties)
 
 .DEFAULT_GOAL := help
-.PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom packages manylinux
+.PHONY: help installer environment setup extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom sbom-image packages manylinux
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -169,6 +169,10 @@ audit: .venv-audit  ## check the pinned dependencies for known vulnerabilities, 
 
 sbom: .venv-audit  ## write sbom.json, the server's software bill of materials, in CycloneDX format
 	.venv-audit/bin/cyclonedx-py requirements requirements/server.txt --output-reproducible -o sbom.json
+
+# By `docker run`, or CONTAINERS=podman.
+sbom-image:  ## write sbom-image.json, the bill of materials of an image with its Debian packages (IMAGE=plainsql-server)
+	$(BIN)/python -m server.tests.deploy.bill_of_materials $(or $(CONTAINERS),docker) $(IMAGE) > sbom-image.json
 
 .venv-audit: requirements/audit.txt
 	test -x .venv-audit/bin/python || $(PYTHON) -m venv .venv-audit

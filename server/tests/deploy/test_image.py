@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from plainsql_server import VERSION
+from server.tests.deploy.bill_of_materials import bill, bill_of
 from server.tests.deploy.containers import PIP_FOLDER, ROOT, Images, build, podman
 
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 _AGAIN = "localhost/plainsql-test/server:again"
+# A little more than the figures in the README of the image.
+_SIZE_MAX_BYTES = 300_000_000
+_PACKAGES_MAX = 130
 # Without rights, as the guides run it.
 CONFINED = ("--rm", "--read-only", "--cap-drop", "all", "--network", "none", "--no-healthcheck")
 
@@ -36,7 +40,7 @@ def test_it_runs_without_rights_as_a_numeric_user(images: Images) -> None:
     assert config["StopSignal"] == "SIGTERM"
     assert config["Labels"]["org.opencontainers.image.version"] == VERSION
     assert image["Healthcheck"]["Test"] == ["CMD", "plainsql-server", "health"]
-    print(f"\n{image['Size'] / 1e6:.0f} MB")
+    assert image["Size"] < _SIZE_MAX_BYTES
 
 
 @pytest.mark.full
@@ -51,7 +55,35 @@ def test_it_has_no_compiler_no_pip_and_no_package_lists(images: Images) -> None:
     # The mount left an empty file.
     assert files.get("etc/pip.conf", ("",))[-1] in ("", hashlib.sha256(b"").hexdigest())
     packages = podman("run", *CONFINED, "--entrypoint", "dpkg-query", images.server, "-W").stdout.splitlines()
-    print(f"\n{len(packages)} packages of Debian, {len(files)} files")
+    assert len(packages) <= _PACKAGES_MAX
+
+
+@pytest.mark.unit
+def test_a_bill_has_the_packages_that_are_installed() -> None:
+    debian = ["ii \tlibc6\t2.36-9+deb12u13\tamd64", "rc \tgone\t1\tamd64", "ii \ttzdata\t2025b-0+deb12u2\tall"]
+    made = bill("registry.example:5000/plainsql-server:1", debian, ["psycopg_binary\t3.3.2"])
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    assert made["metadata"]["component"] == {"type": "container", "name": "plainsql-server", "version": "1"}
+    assert [each["purl"] for each in made["components"]] == [
+        "pkg:deb/debian/libc6@2.36-9%2Bdeb12u13?arch=amd64&distro=debian-12",
+        "pkg:deb/debian/tzdata@2025b-0%2Bdeb12u2?arch=all&distro=debian-12",
+        "pkg:pypi/psycopg-binary@3.3.2",
+    ]
+    assert made["components"][2]["name"] == "psycopg_binary"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", ["server", "ops"])
+def test_its_bill_of_materials_lists_debians_packages_and_our_requirements(images: Images, target: str) -> None:
+    made = bill_of(getattr(images, target), lambda *arguments: podman(*arguments).stdout)
+    urls = {each["purl"] for each in made["components"]}
+    pinned = re.findall(r"^([a-z0-9-]+)==(\S+) +\\$", (ROOT / "requirements/server.txt").read_text(), re.MULTILINE)
+    assert len(pinned) > 10
+    assert {f"pkg:pypi/{name}@{version}" for name, version in pinned} <= urls
+    assert f"pkg:pypi/plainsql-server@{VERSION}" in urls
+    debian = {each["name"] for each in made["components"] if each["purl"].startswith("pkg:deb/")}
+    assert {"libc6", "ca-certificates", "python3.11-minimal"} <= debian
+    assert ("postgresql-client-15" in debian) == (target == "ops")
 
 
 @pytest.mark.full
