@@ -1,11 +1,11 @@
 """What a request costs in a larger fleet: 1, 2 and 3 nodes, and 1, 2 and 3 cells.
 
-Owns three workloads. Of the first, three nodes are at work all the time, each with the same load of its own, so that
-neither how busy a node nor how busy the machine is differs: what differs is how many of them are one service's, and on
-how many cells its databases are. The others are of services of their own. Of the second and the third, the alias
-spreads one load over more and more nodes, each of which has less to do then: a load that leaves one node nearly idle,
-and one that keeps half of it busy. Reports processor time per request, of the nodes and cells of the one service: other
-than time by the clock, it hardly depends on who else uses the machine.
+There are three workloads. In the first, three nodes work all the time, each with the same load of its own, so that each
+node and the machine are equally busy in every case. The cases differ in how many of the nodes belong to the measured
+service, and on how many cells its databases are; each of the other nodes is a service of its own. In the second and the
+third, the alias spreads one load over more and more nodes, so that each has less to do: a load that leaves one node
+nearly idle, and one that keeps half of it busy. The result is the processor time per request, of the nodes and cells of
+the measured service. Unlike time by the clock, it hardly depends on who else uses the machine.
 """
 
 import json

@@ -23,7 +23,7 @@ for each in distributions():
     print(each.name, each.version, sep="\t")
 """
 _PYTHON = ("/opt/plainsql/bin/python", "-c", _LISTING)
-_CONFINED = ("--rm", "--read-only", "--cap-drop", "all", "--network", "none")
+_CONFINED = ("--rm", "--read-only", "--cap-drop", "all", "--network", "none", "--no-healthcheck")
 
 
 def bill_of(image: str, run: Callable[..., str]) -> Json:
