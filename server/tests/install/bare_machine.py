@@ -4,8 +4,15 @@
         with machine.shell() as shell:
             shell.run("apt-get update")
 
-It has no network but its own loopback. What it may install is in folders that its apt and pip use as their mirrors:
-the named packages of Debian with all they need, and the wheels. Needs root and mmdebstrap.
+Several machines have copies of one tree, and a network (`machine_network.py`):
+
+    make_tree(tree, packages)
+    with booted(copied_tree(tree, folder / "a", wheels), "a") as machine:
+        ...
+
+A machine has no network but its own loopback, until it gets a cable. What it may install is in folders that its apt and
+pip use as their mirrors: the named packages of Debian with all they need, and the wheels. It can't change the settings
+of the kernel, which it shares with others. Needs root and mmdebstrap.
 """
 
 import hashlib
@@ -34,6 +41,8 @@ mount --make-rprivate /
 mount --bind "$1" "$1"
 cd "$1"
 mount -t proc proc proc
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
 mount -t sysfs sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs dev
@@ -56,6 +65,9 @@ cd /
 umount -l /mnt
 exec env -i container=plainsql-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd
 """
+# Each systemd owns the control group that its namespace begins with.
+_IN_GROUP = 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"'
+_UNSHARE = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"]
 
 
 @dataclass(frozen=True)
@@ -135,21 +147,44 @@ class Machine:
 def bare_machine(folder: Path, wheels: Path, packages: Sequence[str]) -> Iterator[Machine]:
     """A machine for the length of the block, with its tree in a folder."""
     tree = folder / "tree"
-    _make_tree(tree)
-    _mirror_packages(tree, packages)
-    _mirror_wheels(tree, wheels)
-    log = folder / "boot.log"
-    with log.open("wb") as output:
-        unshare = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child"]
-        process = subprocess.Popen([*unshare, "sh", "-c", _START, "sh", str(tree), HOST], stdout=output, stderr=output)
-    try:
-        machine = Machine(tree, _first_pid(process, log))
-        wait_for(machine.is_up, _BOOT_LIMIT_S, log.read_text)
+    make_tree(tree, packages)
+    _prepare(tree, wheels, HOST)
+    with booted(tree, HOST) as machine:
         yield machine
+
+
+@contextmanager
+def booted(tree: Path, name: str) -> Iterator[Machine]:
+    """A machine with this tree, for the length of the block. It ends as with a power cut."""
+    log = tree.with_name(f"{tree.name}.log")
+    with _control_group() as group, log.open("wb") as output:
+        enter = ["sh", "-c", _IN_GROUP, "sh", str(group)]
+        process = subprocess.Popen(
+            [*enter, *_UNSHARE, "sh", "-c", _START, "sh", str(tree), name], stdout=output, stderr=output
+        )
+        try:
+            machine = Machine(tree, _first_pid(process, log))
+            wait_for(machine.is_up, _BOOT_LIMIT_S, log.read_text)
+            yield machine
+        finally:
+            # With the first process of a namespace, all others of it end.
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def _control_group() -> Iterator[Path]:
+    unified = Path("/sys/fs/cgroup/unified")
+    root = unified if unified.exists() else unified.parent
+    group = root / f"plainsql-test-{secrets.token_hex(4)}"
+    group.mkdir()
+    try:
+        yield group
     finally:
-        # With the first process of a namespace, all others of it end.
-        process.kill()
-        process.wait()
+        wait_for(lambda: "populated 0" in (group / "cgroup.events").read_text(), _BOOT_LIMIT_S, str)
+        for each in sorted(group.rglob("*/"), reverse=True):
+            each.rmdir()
+        group.rmdir()
 
 
 def _first_pid(process: "subprocess.Popen[bytes]", log: Path) -> int:
@@ -172,11 +207,24 @@ def _run(*command: str | Path) -> None:
     assert ended.returncode == 0, ended.stdout
 
 
-def _make_tree(tree: Path) -> None:
+def make_tree(tree: Path, packages: Sequence[str]) -> None:
+    """A tree of minimal packages, whose apt can install these."""
     _run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={_BARE}", "bookworm", tree)
-    (tree / "etc/hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {HOST}\n")
-    (tree / "etc/hostname").write_text(f"{HOST}\n")
     (tree / "etc/machine-id").write_text("")
+    _mirror_packages(tree, packages)
+
+
+def copied_tree(tree: Path, copy: Path, wheels: Path) -> Path:
+    """A copy of a tree, for a machine with the name of its folder, whose pip can install the wheels."""
+    _run("cp", "--archive", tree, copy)
+    _prepare(copy, wheels, copy.name)
+    return copy
+
+
+def _prepare(tree: Path, wheels: Path, name: str) -> None:
+    (tree / "etc/hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {name}\n")
+    (tree / "etc/hostname").write_text(f"{name}\n")
+    _mirror_wheels(tree, wheels)
 
 
 def _mirror_packages(tree: Path, packages: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 guide = read_guide("One machine with systemd")
 guide.to_first_answer     # before the first heading below that of the guide
 guide.afterwards["Check the installation"]
+guide.steps[0]            # of a guide with numbered steps
 """
 
 import re
@@ -20,6 +21,7 @@ class Guide:
     """The commands of one guide."""
 
     to_first_answer: list[str]
+    steps: list[list[str]]
     afterwards: dict[str, list[str]]
 
 
@@ -29,7 +31,8 @@ def read_guide(heading: str, text: str | None = None) -> Guide:
     _, _, rest = text.partition(f"\n## {heading}\n")
     assert rest, f"there is no guide named {heading!r}"
     first, *others = re.split(r"^### ", rest.partition("\n## ")[0], flags=re.MULTILINE)
-    return Guide(commands(first), {each.partition("\n")[0]: commands(each) for each in others})
+    steps = [commands(each) for each in re.split(r"^\d+\. ", first, flags=re.MULTILINE)[1:]]
+    return Guide(commands(first), steps, {each.partition("\n")[0]: commands(each) for each in others})
 
 
 def rotations() -> list[str]:

@@ -1,6 +1,6 @@
 """The guide to a cell on three machines: what its first steps make is complete, and good for both ends of a connection.
 
-The rest of it needs three machines. The tests in `server/tests/failover` run cells with these files.
+`test_three_machines.py` follows the whole guide, but takes too long for the gate.
 """
 
 import subprocess

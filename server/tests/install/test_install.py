@@ -1,30 +1,23 @@
 """docs/install.md is followed as written, on a bare Debian machine. It shows what a person sees."""
 
 import hashlib
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from server.tests.built_packages import build_packages, users_environment
-from server.tests.install.bare_machine import Machine, Outcome, Shell, bare_machine
+from server.tests.install.bare_machine import Machine, bare_machine
 from server.tests.install.guide import read_guide, rotations
+from server.tests.install.walkthrough import follow, need_machines, wheels_of_the_service
 from server.tests.processes import wait_for
-from server.tests.programs import need
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1700)]
 
 _GUIDE = "One machine with systemd"
 _UNITS = ("plainsql-data", "plainsql-control", "plainsql-guard", "plainsql-backup.timer", "plainsql-renew.timer")
 _PLANES = {"data": 8400, "control": 8401}
-# What redis needs with Debian's Python, which is older than 3.11.3.
-_FOR_OLDER_PYTHON = ["async-timeout>=4.0.3"]
-_KEY = re.compile(r"svc_k_\w+")
 # Over the network, with the directory's roles and on the cell.
 _UNENCRYPTED = """select count(*) from pg_stat_activity join pg_stat_ssl using (pid)
     where client_addr is not null and not ssl"""
@@ -40,36 +33,16 @@ _ENCRYPTED = _UNENCRYPTED.replace("not ssl", "ssl")
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages, and all that they need, as pip finds it."""
-    made = build_packages(tmp_path_factory.mktemp("checkout"), sys.executable, is_quick=True)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", made.folder,
-         made.server_wheel, made.client_wheel, *_FOR_OLDER_PYTHON],
-        check=True, env=users_environment(),
-    )  # fmt: skip
-    return made.folder
+    return wheels_of_the_service(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="module")
 def machine(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    need("mmdebstrap", "unshare", "nsenter")
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a machine")
+    need_machines()
     install = next(each for each in read_guide(_GUIDE).to_first_answer if each.startswith("apt-get install"))
     packages = [word for word in install.split()[2:] if not word.startswith("-")]
     with bare_machine(tmp_path_factory.mktemp("machine"), wheels, packages) as made:
         yield made
-
-
-def follow(shell: Shell, commands: list[str]) -> list[Outcome]:
-    """Types commands one after the other, each of which must succeed, and shows them as a person sees them."""
-    outcomes = []
-    for command in commands:
-        outcome = shell.run(command)
-        print(f"\n$ {command}\n{_KEY.sub('svc_k_…', outcome.output)}", end="")
-        assert outcome.exit_code == 0, f"{command}: {outcome.output}"
-        outcomes.append(outcome)
-    return outcomes
 
 
 def as_postgres(machine: Machine, port: int, user: str, query: str) -> str:
