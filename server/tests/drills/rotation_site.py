@@ -149,6 +149,10 @@ class Planes:
             return "certificate revoked" in str(error)
         return False
 
+    def failures(self) -> str:
+        """What the planes logged beyond finished requests."""
+        return "\n".join(node.failures() for node in self._all())
+
     def _all(self) -> list[Node]:
         return [*self.data, self.control]
 

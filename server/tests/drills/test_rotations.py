@@ -46,9 +46,11 @@ async def writing(site: Planes, what: str) -> AsyncIterator[DrillLoad]:
         await load.more_controlled()
     load.check(site.rows())
     load.show(what, f"{load.controlled} requests for and with sessions")
-    assert load.failures == {}
+    assert load.failures == {}, site.failures()
 
 
+# Old processes end after 1.5 s, and the directory must answer within 2 s. A machine with other work may be slower.
+@pytest.mark.timing
 async def test_everything_is_rotated_at_once_and_no_request_fails(site: Planes) -> None:
     what = "authorities, certificates, the key and the logins are rotated at once, a certificate is revoked"
     async with writing(site, what) as load:
