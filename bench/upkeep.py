@@ -19,11 +19,11 @@ from bench.tenants import SQL, Tenant
 _OPERATE = '. "$0" && exec "$@"'
 
 
-def show(stack: Stack) -> None:
-    """Prints how long `doctor` and `backups` take, and the last line of each."""
-    _show_command(stack, "doctor")
+def show(stack: Stack, limit_s: float = 600.0) -> None:
+    """Prints how long `doctor` and `backups` take, and the last line of each. Backups end at the limit."""
+    _show_command(stack, limit_s, "doctor")
     with tempfile.TemporaryDirectory() as folder:
-        _show_command(stack, "backups", "--to", folder)
+        _show_command(stack, limit_s, "backups", "--to", folder)
 
 
 def show_start(began_s: float, stack: Stack, tenant: Tenant) -> None:
@@ -35,12 +35,21 @@ def show_start(began_s: float, stack: Stack, tenant: Tenant) -> None:
     )
 
 
-def _show_command(stack: Stack, command: str, *arguments: str) -> None:
+def _show_command(stack: Stack, limit_s: float, command: str, *arguments: str) -> None:
     script = ["sh", "-c", _OPERATE, str(stack.folder / "operator.env")]
     began_s = time.monotonic()
-    run = subprocess.run(
+    process = subprocess.Popen(
         [*script, sys.executable, "-m", "plainsql_server", command, *arguments],
-        check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+    try:
+        lines = process.communicate(timeout=limit_s)[0].splitlines()
+        last = lines[-1].strip()
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        lines = process.communicate()[0].splitlines()
+        last = f"ended at the limit, after {len(lines):,} lines"
     taken_s = time.monotonic() - began_s
-    print(f"{command}: {taken_s:.1f} s: {run.stdout.splitlines()[-1].strip()}", flush=True)
+    # The exit code of `doctor` says that something is broken, so it's shown what.
+    broken = "".join(f"\n  {line}" for line in lines if line.startswith("XX"))
+    print(f"{command}: {taken_s:.1f} s: {last}{broken}", flush=True)
