@@ -348,5 +348,5 @@ def read_whole(admin: psycopg.Connection, table: str) -> int:
 async def until_closed(admin: psycopg.Connection, application_name: str) -> None:
     query = "select from pg_stat_activity where application_name = %s"
     async with asyncio.timeout(60):
-        while admin.execute(query, (application_name,)).fetchall():
+        while admin.execute(query, (application_name,)).fetchall():  # noqa: ASYNC110  # another process is watched
             await asyncio.sleep(0.02)

@@ -81,7 +81,7 @@ def test_each_size_that_does_not_fit_has_its_own_fix(tmp_path: Path) -> None:
     assert found_of(cell_of(GIB, 1_000), GIB, 10**9, tmp_path) == []
     assert found_of(cell_of(GIB, 10_000), GIB, 10**9, tmp_path) == [
         "Autovacuum visits each of 10000 databases every 300 s, even if they are idle."
-        " Set autovacuum_naptime = 50min and reload PostgreSQL."
+        " Set autovacuum_naptime = 200min and reload PostgreSQL."
     ]
     assert found_of(cell_of(GIB, 1, max_locks_per_transaction="64"), GIB, 10**9, tmp_path) == [
         "Its lock table has 20,736 entries, which a single transaction over many tables can fill."

@@ -213,6 +213,18 @@ async def test_a_cell_that_accepts_connections_but_never_answers_becomes_unavail
     assert "did not answer within 0.3 s" in str(raised.value.internal_context)
 
 
+async def test_the_size_of_a_cell_is_unknown_if_it_takes_too_long(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with activity.watching(stage.postgres.conninfo, SUPERUSER) as connection:
+        assert (await activity.size_bytes(connection) or 0) > 1_000_000
+        monkeypatch.setattr(activity, "_SIZE_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(activity, "_SIZE", "SELECT pg_sleep(20) AS size_bytes")
+        assert await activity.size_bytes(connection) is None
+        # Everything else is still known.
+        assert (await activity.view(connection)).max_connections > 0
+
+
 def test_logins_to_the_directory_with_more_rights_than_needed_are_reported(stage: Stage) -> None:
     assert_found(doctor(stage), "logs in as plainsql_admin, a superuser", "plainsql_data", "warning")
     for role in Role:

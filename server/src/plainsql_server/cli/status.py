@@ -89,7 +89,7 @@ def _cell(cell: CellStatus) -> list[str]:
     return [
         cell.name, f"{cell.state}{', standby' if view.is_standby else ''}", view.version.split()[0], databases,
         f"{view.connections} of {view.max_connections}", str(view.running), str(view.waiting_for_locks),
-        f"{view.oldest_transaction_s:.1f} s", size(view.size_bytes),
+        f"{view.oldest_transaction_s:.1f} s", "-" if view.size_bytes is None else size(view.size_bytes),
     ]  # fmt: skip
 
 

@@ -83,7 +83,8 @@ async def _cell(cell: CellRecord, databases: dict[str, int]) -> CellStatus:
     known = CellStatus(cell.id, cell.name, str(cell.state), databases)
     try:
         async with activity.watching(cell.conninfo, cell.admin_role) as connection:
-            return replace(known, view=await activity.view(connection))
+            view = await activity.view(connection)
+            return replace(known, view=replace(view, size_bytes=await activity.size_bytes(connection)))
     except ServiceError as error:
         return replace(known, problem=error.internal_context or error.message)
 

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from psycopg import AsyncConnection
+from psycopg.errors import QueryCanceled
 
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
 
-# The sizes of thousands of databases take seconds. A cell that takes longer than this hangs.
+# A cell that takes longer hangs.
 _ANSWER_TIMEOUT_S = 30.0
+# PostgreSQL looks at each file of each database. With 10,000 databases, these are three million.
+_SIZE_TIMEOUT_S = 10
 
 # Matches the roles that provisioning creates for tenants' databases, those of backups included.
 TENANT_ROLE = "^[bor]_[0-9a-f]{24}$"
@@ -38,9 +41,9 @@ _LOAD = f"""
 _SELF = """
     SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_standby,
            current_setting('max_connections')::int AS max_connections,
-           (SELECT sum(pg_database_size(oid))::bigint FROM pg_database) AS size_bytes,
            (SELECT count(*) FROM pg_prepared_xacts) AS prepared_transactions
 """
+_SIZE = "SELECT sum(pg_database_size(oid))::bigint AS size_bytes FROM pg_database"
 _REPLICAS = """
     SELECT application_name AS name, state, sync_state,
            pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint AS behind_bytes
@@ -77,10 +80,11 @@ class CellView:
     waiting_for_locks: int
     oldest_transaction_s: float
     prepared_transactions: int
-    size_bytes: int
     # The host that answered. If the cell has several, it is the primary.
     server: str
     replicas: list[Replica]
+    # None if nobody asked for it, or if it takes too long.
+    size_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,17 @@ async def view(connection: AsyncConnection) -> CellView:
     replicas = [] if itself["is_standby"] else [Replica(**row) for row in await rows(connection, _REPLICAS)]
     server = f"{connection.info.host}:{connection.info.port}"
     return CellView(**itself, **load, server=server, replicas=replicas)
+
+
+async def size_bytes(connection: AsyncConnection) -> int | None:
+    """The size of all databases of the cell, or None if there are so many that it takes too long."""
+    try:
+        async with connection.transaction():
+            await connection.execute(f"SET LOCAL statement_timeout = '{_SIZE_TIMEOUT_S}s'")
+            (found,) = await rows(connection, _SIZE)
+    except QueryCanceled:
+        return None
+    return int(found["size_bytes"])
 
 
 async def statements(connection: AsyncConnection) -> list[Running]:

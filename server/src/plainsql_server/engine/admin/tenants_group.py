@@ -21,10 +21,11 @@ _CREATE = f"""
     EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
     END $$
 """
+# NOT IN, because PostgreSQL would compare each role with each member in a NOT EXISTS if it has no statistics of them.
 _MISSING = """
     SELECT r.rolname FROM pg_roles r
-    WHERE (r.rolname ~ '^[or]_[0-9a-f]{24}$' OR r.rolname = %s) AND NOT EXISTS (
-        SELECT FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid WHERE m.member = r.oid AND g.rolname = %s)
+    WHERE (r.rolname ~ '^[or]_[0-9a-f]{24}$' OR r.rolname = %s) AND r.oid NOT IN (
+        SELECT m.member FROM pg_auth_members m WHERE m.roleid = to_regrole(%s))
     ORDER BY r.rolname
 """
 _OPTIONS_FROM = 160_000
