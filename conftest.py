@@ -57,8 +57,10 @@ _made_run = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     # Until everything is collected: what is imported stays, and the collector would look at it again each time.
     gc.disable()
-    # A shell that starts the tests in the background has SIGINT ignored, and so would every process that they start.
+    # A shell that starts the tests in the background has SIGINT ignored, and nohup SIGHUP; so would every process that
+    # they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if is_stale(PACKAGE):
         raise pytest.UsageError("The extension modules are older than their sources: run `make extensions`.")
     config.stash[_made_run] = run_folder.start_run()
