@@ -6,6 +6,7 @@ import random
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from plainsql_server.limits.ledger import LeaseAsk
 from plainsql_server.limits.permits import Permits
 from server.tests.directory.list_model import ListModel, RefusedError
 from server.tests.postgres import as_role
+from server.tests.processes import wait_for
 
 _LIMIT_S = 60.0
 _EXPIRE = "UPDATE data_processes SET seen_at = now() - interval '16 seconds'"
@@ -331,6 +333,19 @@ async def test_renewals_at_once_neither_exceed_a_limit_nor_block_each_other(dsn:
     all_of_them = [Renewals(dsn, f"proc_{number:032x}") for number in range(6)]
     await asyncio.gather(*(asyncio.to_thread(each.run, 60) for each in all_of_them))
     assert [each.failures for each in all_of_them] == [[]] * 6
+
+
+def test_a_process_that_wants_more_waits_for_the_commit_of_another_one_that_does(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    waiting = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    names = [f"proc_{number:032x}" for number in range(2)]
+    with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second, ThreadPoolExecutor(1) as thread:
+        assert renew(first, names[0], 1, 0, [])[1].share == WHOLE
+        other = thread.submit(renew, second, names[1], 1, 0, [])
+        wait_for(lambda: other.done() or admin.execute(waiting).rowcount, _LIMIT_S, lambda: "it does not wait")
+        first.commit()
+        assert other.result(_LIMIT_S)[1].share == 0
 
 
 async def test_an_address_is_of_the_process_that_has_it_now_and_the_share_of_the_other_one_is_not(

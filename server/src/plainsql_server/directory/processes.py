@@ -44,6 +44,8 @@ RENEW_SOON_S = 0.5
 FORGOTTEN_S = 77.0
 # A directory that does not answer for this long has failed.
 _RENEWAL_LIMIT_S = 3.0
+# By then, each process that runs has renewed its row, even if an attempt failed.
+RENEWED_WITHIN_S = RENEW_S + _RENEWAL_LIMIT_S
 # A process that stops does not wait longer for the directory. Its row expires by itself.
 _LEAVE_LIMIT_S = 1.0
 
