@@ -30,7 +30,7 @@ from plainsql_server.limits.ledger import LeaseAsk
 REVIEW_S = 2.0
 # How long no more is asked for an organization for which the directory has no permits left.
 _REFUSED_S = 1.0
-# A statement asks for so many organizations at most. It takes 50 us for each.
+# A statement asks for so many organizations at most, so that it is short.
 _MOST_ASKS = 100
 # How many leases are looked through at once.
 _MOST_REVIEWED = 500
