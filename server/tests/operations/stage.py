@@ -60,7 +60,16 @@ class Stage:
         self, *arguments: str, exit_code: int = 0, stdin: IO[bytes] | None = None
     ) -> "subprocess.CompletedProcess[str]":
         """`plainsql-server …`, which must end with that exit code and never with a traceback."""
-        ended = forks.run(arguments, self._environment_of(arguments), stdin=stdin, timeout=_TIMEOUT_S)
+        return self._run(arguments, self._environment_of(arguments), exit_code, stdin)
+
+    def run_as_operator(self, *arguments: str, exit_code: int = 0) -> "subprocess.CompletedProcess[str]":
+        """The same, with the operators' role for every command."""
+        return self._run(arguments, self._operators_environment(), exit_code)
+
+    def _run(
+        self, arguments: tuple[str, ...], environment: dict[str, str], exit_code: int, stdin: IO[bytes] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        ended = forks.run(arguments, environment, stdin=stdin, timeout=_TIMEOUT_S)
         assert ended.returncode == exit_code, (ended.stdout, ended.stderr)
         assert "Traceback" not in ended.stderr, ended.stderr
         return ended
@@ -73,6 +82,9 @@ class Stage:
         """With the operators' role, for commands that need no more."""
         if arguments[0] in _OWNERS_COMMANDS or arguments[:2] == ("restore", "--directory"):
             return self.environment()
+        return self._operators_environment()
+
+    def _operators_environment(self) -> dict[str, str]:
         return replace(self, dsn=as_role(self.dsn, Role.OPERATOR)).environment()
 
     def names(self, database: str = "main") -> tuple[str, str, str]:

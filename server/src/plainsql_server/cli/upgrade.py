@@ -20,7 +20,7 @@ def upgrade_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
 
     Prints what it changes. If one of them can't be upgraded, nothing is changed and the exit code is 1. In customers'
     databases, it only revokes privileges that new databases don't have, and updates the functions in the schema
-    `plainsql`. You can run it again at any time.
+    `plainsql`. The directory can only be changed by the owner of its tables. You can run it again at any time.
     """
     settings = read_settings()
     name_operator(operators_name(settings))

@@ -1,6 +1,7 @@
 """Upgrades the directory and the cells to this version, or lists what an upgrade would change.
 
-The directory comes first, as in `migrate`, then each cell and the databases on it. Every step can be run again.
+The directory comes first, as in `migrate`, then each cell and the databases on it. Every step can be run again. Only
+the owner of the directory's tables can change the directory; if it is up to date, any operator can upgrade the cells.
 """
 
 import asyncio
@@ -13,10 +14,13 @@ from plainsql_server.directory import audit, cells
 from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate, pending
+from plainsql_server.directory.rights.checking import login
 from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.activity import watching
 from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import examine
+
+_DIRECTORY = "directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,8 @@ async def plan(dsn: str) -> list[UpgradeStep]:
     """List what `carry_out` would change. Raises EngineError if the directory is unavailable."""
     missing = await asyncio.to_thread(pending, dsn)
     if missing is None:
-        return [UpgradeStep("directory", "its tables belong to a newer version; run that version", refused=True)]
-    changes = [UpgradeStep("directory", f"migration {revision}: {text}") for revision, text in missing]
+        return [UpgradeStep(_DIRECTORY, "its tables belong to a newer version; run that version", refused=True)]
+    changes = [UpgradeStep(_DIRECTORY, f"migration {revision}: {text}") for revision, text in missing]
     if missing and missing[0][0] == "0001":
         # There is no table of cells yet, so there are no cells.
         return changes
@@ -45,13 +49,20 @@ async def plan(dsn: str) -> list[UpgradeStep]:
 
 async def carry_out(dsn: str, changes: Sequence[UpgradeStep]) -> None:
     """Make every change of the plan, and note it. If it fails, completed changes are kept; you can run it again."""
-    await asyncio.to_thread(migrate, dsn)
+    if any(step.where == _DIRECTORY for step in changes) or await _is_owner(dsn):
+        await asyncio.to_thread(migrate, dsn)
     async with Directory.open(dsn, max_connections=1) as directory:
         for cell in await _cells_in_service(directory):
             await provisioning.prepare_cell(cell.conninfo, cell.admin_role)
             await provisioning.renew_rights(cell.conninfo, cell.admin_role)
             if made := [step.what for step in changes if step.where == _where(cell)]:
                 await _note(directory, cell, made)
+
+
+async def _is_owner(dsn: str) -> bool:
+    """Whether the login may renew the rights of the directory's roles, which `migrate` does each time."""
+    async with Directory.open(dsn, max_connections=1) as directory, directory.connection() as connection:
+        return (await login(connection)).is_owner
 
 
 async def _note(directory: Directory, cell: CellRecord, made: list[str]) -> None:

@@ -17,8 +17,8 @@ _CHECK = "rights"
 _CONNECT_TIMEOUT_S = 3
 _FIX = (
     f"Use {Role.DATA} on data plane machines, {Role.CONTROL} on control plane machines and {Role.OPERATOR} for your own"
-    " commands, or logins that are members of these roles. Only `migrate`, `upgrade` and `restore --directory` need the"
-    " owner of the tables."
+    " commands, or logins that are members of these roles. Only `migrate`, `restore --directory` and an `upgrade` that"
+    " changes the directory need the owner of the tables."
 )
 
 
