@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the certificates, keys and passwords of all services, once, and the cell's settings. init.sh runs it in a
-# container of the image.
+# Makes the certificates, keys and passwords of all services, once, the cell's settings, and the folder for backups.
+# init.sh runs it in a container of the image.
 set -eu
 umask 077
 POSTGRES=999 REDIS=999 NGINX=101 GRAFANA=472 PLAINSQL=10001
@@ -14,7 +14,7 @@ issue() {
 }
 
 make_certificates() {
-    # What an interrupted run has left: no service has used it, because they need the file `complete`.
+    # What an interrupted run has left. No data depends on it: the key that seals secrets is kept, see below.
     for folder in pki cell directory data control control-tls alias follower owner operator operator-directory redis; do
         rm -rf "/secrets/${folder:?}"
     done
@@ -94,3 +94,5 @@ chown -R "$POSTGRES:$POSTGRES" /generated/cell
 mkdir -p /generated/alias
 chown "$PLAINSQL:$PLAINSQL" /generated/alias
 chmod 0755 /generated /generated/alias
+chown "$PLAINSQL:$PLAINSQL" /backups
+chmod 0700 /backups

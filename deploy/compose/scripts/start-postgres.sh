@@ -12,5 +12,11 @@ if [ ! -e "$PGDATA" ]; then
     mv "$PGDATA.new" "$PGDATA"
 fi
 settings=/etc/plainsql/settings
+if [ -e "$settings/memory.conf" ]; then
+    # A customer's statement that needs more memory fails alone. The figure is that of `cell files`, for systemd, or half
+    # of the cell's memory, if that is less: PostgreSQL restarts if one of its processes is killed.
+    ulimit -d "$(awk -F '[=M]' -v gib="$PLAINSQL_CELL_MEMORY_GIB" \
+        '/^LimitDATA=/ { half = gib * 512; print int($2 < half ? $2 : half) * 1024 }' "$settings/memory.conf")"
+fi
 exec postgres -c "config_file=$settings/conf.d/plainsql.conf" -c "hba_file=$settings/pg_hba.conf" \
     -c "ident_file=$settings/pg_ident.conf"

@@ -6,6 +6,8 @@ site.run("docker compose up --detach --wait")
 """
 
 import os
+import re
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -17,27 +19,59 @@ from typing import Any, Self
 
 import msgspec
 
+from plainsql_server import VERSION
 from plainsql_server.dev.ports import free_port
-from server.tests.deploy.containers import ROOT, RUNTIME, Images
+from server.tests.deploy.containers import BASE, ROOT, RUNTIME, Images, builder, podman
 from server.tests.processes import wait_for
 
 _PODMAN_COMPOSE = ROOT / ".venv-deploy/bin/podman-compose"
 _LIMIT_S = 300.0
-# `run` needs the profile of the service, which docker compose adds by itself.
-_DOCKER = f"""#!/bin/sh
-if [ "$1" = compose ]; then
+_BUILD_LIMIT_S = 1800.0
+# What docker compose does by itself: `run` uses the profile of the service, and .env names the files. podman-compose
+# names containers with underscores, and gives podman no time for them to stop.
+_DOCKER = """#!/bin/bash
+case $1 in
+compose)
     shift
     [ "$1" != run ] || set -- --profile commands "$@"
-    exec {_PODMAN_COMPOSE} "$@"
-fi
+    COMPOSE_FILE=$(sed -n 's/^COMPOSE_FILE=//p' .env) exec {compose} "$@" ;;
+build)
+    shift
+    exec nice -n 15 {build} --layers "$@" ;;
+stop)
+    shift
+    exec podman stop --time 60 "${{@//-/_}}" ;;
+rm)
+    exec podman "${{@//-/_}}" ;;
+esac
 exec podman "$@"
 """
 # podman 4.3 can't start a container whose dependencies have dependencies. podman-compose starts them in order anyway.
-_PODMAN = f"""#!/bin/bash
+# podman 4.3 also has no health checks for the start.
+_PODMAN = """#!/bin/bash
 arguments=()
-for each in "$@"; do [[ $each == --requires=* ]] || arguments+=("$each"); done
-exec {shutil.which("podman")} --runtime {RUNTIME} "${{arguments[@]}}"
+while [ $# -gt 0 ]; do
+    case $1 in
+    --requires=*) ;;
+    --health-startup-interval) shift ;;
+    *) arguments+=("$1") ;;
+    esac
+    shift
+done
+exec {podman} --runtime {runtime} "${{arguments[@]}}"
 """
+
+
+# Of the repository, what is checked out, and where its version is.
+_NEEDED = ("deploy", "requirements", "server")
+_WITH_VERSION = (
+    "server/src/plainsql_server/__init__.py", "deploy/docker/Dockerfile", "deploy/compose/.env.example",
+)  # fmt: skip
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
 
 
 @dataclass(frozen=True)
@@ -50,18 +84,48 @@ class ComposeSite:
     control_port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
-        shutil.copytree(ROOT / "deploy", self.folder / "deploy", ignore=shutil.ignore_patterns("secrets", "generated"))
-        programs = self.folder / "programs"
-        programs.mkdir()
-        (programs / "docker").write_text(_DOCKER)
-        (programs / "podman").write_text(_PODMAN)
-        for each in programs.iterdir():
-            each.chmod(0o755)
+        self._check_out()
+        self._write_programs()
         self.set_variables(
-            PLAINSQL_IMAGE=self.images.server, PLAINSQL_OPS_IMAGE=self.images.ops, POSTGRES_IMAGE=self.images.others,
-            REDIS_IMAGE=self.images.others, NGINX_IMAGE=self.images.others, PROMETHEUS_IMAGE=self.images.others,
+            POSTGRES_IMAGE=self.images.others, REDIS_IMAGE=self.images.others, NGINX_IMAGE=self.images.others,
+            PROMETHEUS_IMAGE=self.images.others, PLAINSQL_BASE_IMAGE=BASE,
             PLAINSQL_ALIAS_PORT=str(self.alias_port), PLAINSQL_CONTROL_PORT=str(self.control_port),
         )  # fmt: skip
+        # These exist already, so that init.sh does not build them.
+        for image, variable in ((self.images.server, "PLAINSQL_IMAGE"), (self.images.ops, "PLAINSQL_OPS_IMAGE")):
+            podman("tag", image, self.variable(variable))
+
+    def _check_out(self) -> None:
+        """Makes a repository of what the image and Compose need, which only its owner can read."""
+        listed = _git(
+            ROOT, "ls-files", "--cached", "--others", "--exclude-standard", ".dockerignore", *_NEEDED, ":!server/tests"
+        )
+        for name in listed.splitlines():
+            if (ROOT / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, self.folder / name)
+        self.run("chmod -R go= ../..")
+        _git(self.folder, "init", "--quiet", "--initial-branch", "main")
+        self.release(VERSION)
+
+    def release(self, version: str) -> None:
+        """Commits what there is as a version, and tags it."""
+        for name in _WITH_VERSION:
+            text = (self.folder / name).read_text()
+            (self.folder / name).write_text(text.replace(VERSION, version))
+        _git(self.folder, "add", *_NEEDED, ".dockerignore")
+        author = ("-c", "user.name=test", "-c", "user.email=test@plainsql.example")
+        _git(self.folder, *author, "commit", "--quiet", "--allow-empty", "--message", version)
+        _git(self.folder, "tag", f"v{version}")
+
+    def _write_programs(self) -> None:
+        programs = self.folder / "programs"
+        programs.mkdir()
+        build = shlex.join(builder(self.folder / "build"))
+        (programs / "docker").write_text(_DOCKER.format(compose=_PODMAN_COMPOSE, build=build))
+        (programs / "podman").write_text(_PODMAN.format(podman=shutil.which("podman"), runtime=RUNTIME))
+        for each in programs.iterdir():
+            each.chmod(0o755)
 
     @property
     def here(self) -> Path:
@@ -74,13 +138,18 @@ class ComposeSite:
         lines = [line for line in text.splitlines() if line.partition("=")[0] not in changed]
         file.write_text("\n".join([*lines, *(f"{name}={value}" for name, value in changed.items()), ""]))
 
+    def variable(self, name: str) -> str:
+        """A variable of `.env`."""
+        (value,) = re.findall(rf"^{name}=(.*)$", (self.here / ".env").read_text(), re.MULTILINE)
+        return str(value)
+
     def run(self, command: str, *, check: bool = True) -> str:
         """Runs a line of the README, with this site's port of the alias, and returns what it prints."""
         command = command.replace("localhost:8402", f"localhost:{self.alias_port}")
         path = f"{self.folder / 'programs'}:{os.environ['PATH']}"
         ended = subprocess.run(
-            ["bash", "-c", command], cwd=self.here, env={**os.environ, "PATH": path}, capture_output=True, text=True,
-            timeout=_LIMIT_S, check=False,
+            ["bash", "-c", f"umask 077; {command}"], cwd=self.here, env={**os.environ, "PATH": path},
+            capture_output=True, text=True, timeout=_BUILD_LIMIT_S if "init.sh" in command else _LIMIT_S, check=False,
         )  # fmt: skip
         assert not check or ended.returncode == 0, f"{command}: {ended.stdout[-2000:]}{ended.stderr[-4000:]}"
         return ended.stdout

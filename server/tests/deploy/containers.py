@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,14 +83,18 @@ def build(folder: Path, tag: str, target: str, *, layers: bool = True) -> None:
     """Build a target of the Dockerfile."""
     dockerfile = ROOT / "deploy/docker/Dockerfile"
     cache = "--layers" if layers else "--no-cache"
-    mounts = _pip_mounts(folder)
-    _run(["buildah", "build", *_BUILD, cache, *mounts, "--file", dockerfile, "--target", target, "--tag", tag, ROOT])
+    _run([*builder(folder), cache, "--file", dockerfile, "--target", target, "--tag", tag, ROOT])
+
+
+def builder(folder: Path) -> list[str]:
+    """What takes the place of `docker build` here. `folder` gets the configuration of pip."""
+    return ["buildah", "build", *_BUILD, *_pip_mounts(folder)]
 
 
 def _pip_mounts(folder: Path) -> list[str]:
     """Options that give pip in a build this machine's certificates, indexes and wheels."""
     made = folder / "pip"
-    made.mkdir(exist_ok=True)
+    made.mkdir(parents=True, exist_ok=True)
     listed = _run([sys.executable, "-m", "pip", "config", "list"]).stdout
     values = dict(re.findall(r"^(?:global|:env:)\.([a-z-]+)='(.*)'$", listed, re.MULTILINE))
     mounts = [f"{made}:{PIP_FOLDER}:ro", f"{made}/pip.conf:/etc/pip.conf:ro"]
@@ -108,7 +113,11 @@ def _places(values: dict[str, str]) -> list[str]:
 
 
 def _run(
-    command: list[str | Path], *, check: bool = True, timeout: float = _HOURS, environment: dict[str, str] | None = None
+    command: Sequence[str | Path],
+    *,
+    check: bool = True,
+    timeout: float = _HOURS,
+    environment: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     ended = subprocess.run(
         ["nice", "-n", "15", *command], capture_output=True, text=True, timeout=timeout, check=False,

@@ -1,5 +1,8 @@
 """The files of Compose, without running them. `test_compose.py` does that, in `make test-deploy`."""
 
+import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -7,6 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from plainsql_server import VERSION
+from plainsql_server.engine.admin.provisioning import VERSION_FLOOR
+
+FILES = ("compose.yaml", "compose.tls.yaml", "compose.monitoring.yaml")
 FOLDER = Path(__file__).resolve().parents[3] / "deploy/compose"
 
 
@@ -31,12 +38,79 @@ def test_services_have_no_more_rights_than_they_need(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
 
 
+@pytest.mark.parametrize(("file", "name"), [(file, name) for file in FILES for name in services(file)])
+def test_every_service_has_a_limit_on_its_memory(file: str, name: str) -> None:
+    service = services(file)[name]
+    if "image" not in service:
+        # An overlay that changes a service of compose.yaml.
+        service = services("compose.yaml")[name]
+    assert service["mem_limit"]
+    for folder in service.get("tmpfs", []):
+        # What is in it counts as the service's memory.
+        assert mebibytes(folder.partition("size=")[2]) < mebibytes(service["mem_limit"])
+
+
+def mebibytes(size: str) -> float:
+    size = size.replace("${PLAINSQL_CELL_MEMORY_GIB}", "2")
+    return float(size[:-1]) * {"m": 1, "g": 1024}[size[-1]]
+
+
+def test_a_statement_gets_half_of_a_small_cell_and_the_limit_of_cell_files_on_a_large_one(tmp_path: Path) -> None:
+    script = (FOLDER / "scripts/start-postgres.sh").read_text().replace("/etc/plainsql/settings", str(tmp_path))
+    shutil.copy(FOLDER.parent / "cell/memory.conf", tmp_path)
+    program = tmp_path / "postgres"
+    program.write_text("#!/bin/sh\nulimit -d\n")
+    program.chmod(0o755)
+    for gib, kibibytes in (("0.5", "262144"), ("2", "1048576"), ("24", "2097152")):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PGDATA": str(tmp_path)}
+        ended = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", "plainsql_admin"], env={**environment, "PLAINSQL_CELL_MEMORY_GIB": gib},
+            capture_output=True, text=True, check=True, timeout=30,
+        )  # fmt: skip
+        assert ended.stdout.strip() == kibibytes, gib
+
+
+def test_the_image_of_postgresql_is_newer_than_the_oldest_that_a_cell_may_have() -> None:
+    (major, minor), *_ = re.findall(r"postgres:(\d+)\.(\d+)", (FOLDER / ".env.example").read_text())
+    assert int(minor) > VERSION_FLOOR[int(major)]
+
+
+def test_an_image_is_not_built_from_another_version_than_its_tag_says(tmp_path: Path) -> None:
+    here = shutil.copytree(FOLDER, tmp_path / "deploy/compose", ignore=shutil.ignore_patterns("secrets", "generated"))
+    shutil.copytree(FOLDER.parent / "docker", tmp_path / "deploy/docker")
+    docker = tmp_path / "docker"
+    # There is no image, and nothing can be built.
+    docker.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\nexit 1\n')
+    docker.chmod(0o755)
+
+    def init() -> tuple[str, str]:
+        ended = subprocess.run(
+            [here / "init.sh"], env={**os.environ, "DOCKER": str(docker)}, capture_output=True, text=True, check=False,
+            timeout=30,
+        )  # fmt: skip
+        assert ended.returncode != 0
+        return (tmp_path / "asked").read_text().splitlines()[-1], ended.stderr
+
+    assert init()[0].startswith("build ")
+    sample = (here / ".env").read_text()
+    (here / ".env").write_text(sample.replace(VERSION, "9.9.9"))
+    asked, message = init()
+    assert asked == "image inspect localhost/plainsql-server:9.9.9"
+    assert f"plainsql-server:9.9.9 does not exist, and this checkout is version {VERSION}" in message
+
+
+def test_the_upgrade_begins_at_this_version() -> None:
+    assert f"The commands upgrade from {VERSION} to " in (FOLDER / "README.md").read_text()
+
+
 def test_metrics_are_published_on_this_machine_only() -> None:
     ports = [port for each in services("compose.monitoring.yaml").values() for port in each.get("ports", [])]
     assert len(ports) == 2
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-@pytest.mark.parametrize("file", [".env", "acme.txt", "secrets/secrets.keys", "tls/server.key", "generated/cell"])
+@pytest.mark.parametrize(
+    "file", [".env", "acme.txt", "secrets/secrets.keys", "tls/server.key", "generated/cell", "backups/directory"]
+)
 def test_git_ignores_secrets(file: str) -> None:
     assert subprocess.run(["git", "check-ignore", "--quiet", file], cwd=FOLDER, check=False).returncode == 0
