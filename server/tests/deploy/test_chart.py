@@ -252,6 +252,104 @@ def named(pod: dict[str, Any]) -> str:
     return name
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_every_pod_can_pull_its_image_and_has_limits(values: Path, tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    secrets = [{"name": "registry"}]
+    file.write_text(json.dumps({"image": {"pullSecrets": secrets, "pullPolicy": "Always"}}))
+    found = pods(rendered(values, file))
+    assert {"data", "control"} <= {named(pod) for pod in found}
+    for pod in found:
+        assert pod["imagePullSecrets"] == secrets, named(pod)
+        assert pod["enableServiceLinks"] is False, named(pod)
+        for container in containers(pod):
+            assert container["imagePullPolicy"] == "Always", container["name"]
+            assert container["resources"]["limits"]["memory"], container["name"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_no_setting_is_given_twice(values: Path) -> None:
+    for pod in pods(rendered(values)):
+        for container in containers(pod):
+            names = [each["name"] for each in container.get("env", [])]
+            assert len(names) == len(set(names)), names
+
+
+@pytest.mark.full
+def test_services_have_the_port_of_what_the_pods_speak(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    for values, port in (
+        ({}, 80), ({"tls": {"existingSecret": "served"}}, 443), ({"data": {"service": {"port": 8443}}}, 8443),
+    ):  # fmt: skip
+        file.write_text(json.dumps(values))
+        objects = rendered(CHART / "ci/gateway-values.yaml", file)
+        (service,) = [each for each in objects if is_named(each, "Service", "demo-plainsql-data")]
+        (route,) = [each for each in objects if is_named(each, "HTTPRoute", "demo-plainsql-data")]
+        (test,) = [each for each in objects if is_named(each, "Pod", "demo-plainsql-test")]
+        assert service["spec"]["ports"][0]["port"] == port
+        assert route["spec"]["rules"][0]["backendRefs"][0]["port"] == port
+        assert test["spec"]["containers"][0]["args"][-1].endswith(f"://demo-plainsql-data:{port}")
+
+
+def is_named(each: dict[str, Any], kind: str, name: str) -> bool:
+    return (each["kind"], each["metadata"]["name"]) == (kind, name)
+
+
+@pytest.mark.full
+def test_a_volume_for_one_pod_does_not_block_an_upgrade_of_the_operators() -> None:
+    objects = rendered(CHART / "ci/ingress-values.yaml")
+    (operator,) = [each for each in objects if is_named(each, "Deployment", "demo-plainsql-operator")]
+    assert operator["spec"]["strategy"] == {"type": "Recreate"}
+
+
+@pytest.mark.unit
+def test_ingress_nginx_lets_through_what_the_alias_does() -> None:
+    alias = (ROOT / "deploy/nginx/plainsql-alias.conf").read_text()
+    values = yaml.safe_load((CHART / "ci/ingress-values.yaml").read_text())
+    prefix = "nginx.ingress.kubernetes.io/"
+    found = {name.removeprefix(prefix): value for name, value in values["ingress"]["annotations"].items()}
+    # The pods of this sample serve TLS.
+    assert values["tls"]["existingSecret"]
+    assert found.pop("backend-protocol") == "HTTPS"
+    assert f"client_max_body_size {int(found['proxy-body-size'][:-1]) * 1024**2};" in alias
+    assert f"proxy_read_timeout {found['proxy-read-timeout']}s;" in alias
+    assert f"proxy_buffering {found['proxy-buffering']};" in alias
+    hashed = found["upstream-hash-by"]
+    assert re.findall(r"\$\w+", hashed) == re.findall(r"\$\w+", alias.partition("    hash ")[2].partition(";")[0])
+    # ingress-nginx refuses all other characters.
+    assert re.fullmatch(r"[A-Za-z0-9_${}-]*", hashed)
+    readme = (CHART / "README.md").read_text()
+    written = re.findall(rf"^ +{prefix}([a-z-]+): (.*)$", readme, re.MULTILINE)
+    assert {name: str(yaml.safe_load(value)) for name, value in written} == found
+
+
+def notes(folder: Path, **values: Any) -> str:
+    file = folder / "values.yaml"
+    file.write_text(json.dumps(values))
+    sample = CHART / "ci/minimal-values.yaml"
+    ended = helm("install", "demo", CHART, "--values", sample, "--values", file, "--dry-run=client")
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.partition("NOTES:\n")[2]
+
+
+@pytest.mark.full
+def test_the_notes_say_how_to_reach_the_planes_and_what_is_not_protected(tmp_path: Path) -> None:
+    shown = notes(tmp_path)
+    assert "port-forward service/demo-plainsql-data 8400:80\n   curl http://localhost:8400/v1/query" in shown
+    assert "with\ntls.existingSecret, data.service.type" in shown
+    assert "Secrets in the directory are not sealed." in shown
+    assert "Each process enforces its share" in shown
+    shown = notes(tmp_path, tls={"existingSecret": "served"}, secretsKeys={"existingSecret": "keys"})
+    assert "port-forward service/demo-plainsql-data 8400:443\n   curl --connect-to sql.example:8400:" in shown
+    assert "https://sql.example:8400/v1/query" in shown
+    assert "not sealed" not in shown
+    public = {"service": {"type": "LoadBalancer"}}
+    assert "The pods serve plain HTTP" in notes(tmp_path, data=public)
+    assert "The pods serve plain HTTP" not in notes(tmp_path, data=public, tls={"existingSecret": "served"})
+
+
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no-directory": ({"directory": {"existingSecret": ""}}, "directory/existingSecret"),
     "no-cells": ({"cells": {"existingSecret": ""}}, "cells/existingSecret"),
@@ -275,8 +373,14 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "keys-as-setting": ({"settings": {"PLAINSQL_SECRETS_KEYS": "x"}}, "secretsKeys.existingSecret"),
     "secret-of-the-operator": ({"operator": {"settings": {"PLAINSQL_REDIS_URL": "x"}}}, "redis.existingSecret"),
     "unknown-setting": ({"data": {"settings": {"WORKERS": "4"}}}, "WORKERS"),
+    "setting-of-the-chart": ({"settings": {"PLAINSQL_WORKERS": 9}}, "data.workers"),
     "broken-digest": ({"image": {"digest": "sha256:12"}}, "image/digest"),
 }
+
+
+@pytest.mark.unit
+def test_the_readme_says_how_many_broken_files_are_tried() -> None:
+    assert f"tries {len(BROKEN)} values files" in (CHART / "README.md").read_text()
 
 
 @pytest.mark.unit

@@ -59,6 +59,11 @@ app.kubernetes.io/component: {{ . }}
 {{- (urlParse .).host | splitList ":" | first }}
 {{- end }}
 
+{{/* The port of a plane's service. Takes (dict "root" $ "plane" "data"). */}}
+{{- define "plainsql.servicePort" -}}
+{{- (get .root.Values .plane).service.port | default (.root.Values.tls.existingSecret | empty | ternary 80 443) }}
+{{- end }}
+
 {{- define "plainsql.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

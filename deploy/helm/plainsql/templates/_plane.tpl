@@ -122,7 +122,7 @@ spec:
   selector: {{- include "plainsql.selector" $labels | nindent 4 }}
   ports:
     - name: http
-      port: {{ $values.service.port }}
+      port: {{ include "plainsql.servicePort" . }}
       targetPort: http
       appProtocol: {{ .root.Values.tls.existingSecret | empty | ternary "http" "https" }}
 {{- end }}
