@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from server.tests import programs
 from server.tests.deploy.containers import PROGRAMS, ROOT
@@ -31,3 +32,13 @@ def test_the_target_names_them_and_makes_a_skipped_test_fail() -> None:
     target = makefile.partition("\ntest-deploy:")[2].partition("\n\n")[0]
     assert f"(needs {', '.join(PROGRAMS)})" in target
     assert "PLAINSQL_TEST_GATE=1 " in target
+
+
+def test_it_runs_every_week() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/deploy.yml").read_text())
+    # YAML 1.1 takes `on` for true.
+    assert workflow[True]["schedule"]
+    (job,) = workflow["jobs"].values()
+    install, *_, test = [each["run"] for each in job["steps"] if "run" in each]
+    assert set(PROGRAMS) <= set(install.split())
+    assert test.startswith("make test-deploy")
