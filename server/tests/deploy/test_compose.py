@@ -66,9 +66,10 @@ def running(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     finally:
         site.set_variables(PLAINSQL_DATA_NODES="4", COMPOSE_FILE="compose.yaml:compose.monitoring.yaml")
         site.run("docker compose down --volumes --timeout 20", check=False)
-        for version in (VERSION, NEWER):
-            site.run(f"podman untag localhost/plainsql-server:{version}", check=False)
-            site.run(f"podman untag localhost/plainsql-server:{version}-ops", check=False)
+        for tag in (VERSION, f"{VERSION}-ops", NEWER, f"{NEWER}-ops"):
+            # Without the second name, it would lose all its names.
+            image = f"localhost/plainsql-server:{tag}"
+            site.run(f"podman untag {image} {image}", check=False)
 
 
 def commands() -> list[str]:
