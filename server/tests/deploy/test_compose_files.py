@@ -12,6 +12,7 @@ import yaml
 
 from plainsql_server import VERSION
 from plainsql_server.engine.admin.provisioning import VERSION_FLOOR
+from server.tests.install.guide import commands, read_guide
 
 FILES = ("compose.yaml", "compose.tls.yaml", "compose.monitoring.yaml")
 FOLDER = Path(__file__).resolve().parents[3] / "deploy/compose"
@@ -101,6 +102,14 @@ def test_an_image_is_not_built_from_another_version_than_its_tag_says(tmp_path: 
 
 def test_the_upgrade_begins_at_this_version() -> None:
     assert f"The commands upgrade from {VERSION} to " in (FOLDER / "README.md").read_text()
+
+
+def test_the_guide_has_the_commands_of_the_readme_which_a_test_runs() -> None:
+    guide, readme = read_guide("Compose"), (FOLDER / "README.md").read_text()
+    beginning, rest = readme.split("\n## What runs\n")
+    assert [command for step in guide.steps for command in step] == ["cd deploy/compose", *commands(beginning)]
+    upgrade = rest.partition("\n## Upgrade\n")[2].partition("\n### ")[0]
+    assert guide.afterwards["Upgrade and roll back with Compose"] == commands(upgrade)
 
 
 def test_metrics_are_published_on_this_machine_only() -> None:
