@@ -56,6 +56,7 @@ from plainsql_server.http.app.reference import ReferencePage
 from plainsql_server.http.app.routes import Route, RouteTable
 from plainsql_server.http.control.routes import control_routes
 from plainsql_server.http.data.idempotency import IdempotencyRoutes
+from plainsql_server.http.data.neon import NeonRoutes
 from plainsql_server.http.data.query import QueryRoutes
 from plainsql_server.http.data.routes import data_routes
 from plainsql_server.http.data.streams import Pace, StreamedAnswers
@@ -174,7 +175,10 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             principals = Principals(directory, freshness)
             streamed = StreamedAnswers(streams, pace, CredentialWatch(principals, observe))
             routes = data_routes(
-                QueryRoutes(queries, idempotency, streamed), TransactionRoutes(transactions, idempotency), idempotency
+                QueryRoutes(queries, idempotency, streamed),
+                TransactionRoutes(transactions, idempotency),
+                NeonRoutes(queries, transactions, idempotency),
+                idempotency,
             )
             own = ServiceConnections(databases, pools, tally)
             executors = Executors(own, TemporarySchemas(own), queries, transactions, streams)

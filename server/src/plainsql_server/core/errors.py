@@ -39,6 +39,16 @@ class Diagnosis:
     table: str | None = None
     column: str | None = None
     constraint: str | None = None
+    data_type: str | None = None
+    severity: str | None = None
+    # The call stack, and if the statement that failed was one that a function ran, its text and the position in it.
+    context: str | None = None
+    internal_query: str | None = None
+    internal_position: int | None = None
+    # Where in PostgreSQL's source the error was raised.
+    source_file: str | None = None
+    source_line: str | None = None
+    source_function: str | None = None
 
 
 class ServiceError(Exception):

@@ -46,15 +46,21 @@ def joined(parts: Iterable[Notices | None]) -> Notices | None:
 
 
 class Completion:
-    """The completion of a statement: its command, the rows it affected, its execution time, and notices if any."""
+    """The completion of a statement: its command, the rows it affected, its execution time, and notices if any.
 
-    __slots__ = ("affected_rows", "command", "exec_us", "notices")
+    `tag` is how PostgreSQL reported it, such as `INSERT 0 5`.
+    """
 
-    def __init__(self, command: str, affected_rows: int, exec_us: int, notices: Notices | None = None) -> None:
+    __slots__ = ("affected_rows", "command", "exec_us", "notices", "tag")
+
+    def __init__(
+        self, command: str, affected_rows: int, exec_us: int, notices: Notices | None = None, tag: bytes = b""
+    ) -> None:
         self.command = command
         self.affected_rows = affected_rows
         self.exec_us = exec_us
         self.notices = notices
+        self.tag = tag
 
 
 class Digests(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from plainsql_server.core.errors import RequestError
+from plainsql_server.engine.encoding.parameters import TextParameter
 from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
 from plainsql_server.engine.execution.plan import Count, Expectation, ExpectedDigest, ResultReference
 
@@ -30,6 +31,8 @@ class TransactionStatement:
     digest: bool = False
     rows: bool = True
     freeze: bool = False
+    # The encoding of its result, if not the transaction's.
+    encoding: Encoding | None = None
 
     @property
     def is_hashed(self) -> bool:
@@ -63,7 +66,7 @@ _decoder = msgspec.json.Decoder(_Sent)
 
 def read_parameter(raw: bytes, statement_index: int) -> bytes | ResultReference:
     """The parameter as it was sent, or the reference it contains. Raises RequestError if the reference is invalid."""
-    if not raw.startswith(b"{") or b"$ref" not in raw:
+    if not raw.startswith(b"{") or b"$ref" not in raw or isinstance(raw, TextParameter):
         return raw
     try:
         path = _decoder.decode(raw).ref

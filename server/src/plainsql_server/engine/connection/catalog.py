@@ -11,7 +11,15 @@ from typing import cast
 from psycopg.pq.abc import PGresult
 
 from plainsql_server.core.clock import Deadline
-from plainsql_server.engine.encoding.shapes import Description, Encoding, Rendering, describe, rendering_of
+from plainsql_server.engine.encoding.shapes import (
+    Description,
+    Encoding,
+    Origins,
+    Rendering,
+    describe,
+    origins_of,
+    rendering_of,
+)
 from plainsql_server.engine.encoding.types import FIRST_CUSTOMER_OID, SHIPPED_TYPES, EngineType
 
 # Domains over arrays of domains over arrays … can nest without limit. Below this depth, values are encoded as text.
@@ -49,7 +57,7 @@ class Catalog:
     def __init__(self, look_up: LookUp) -> None:
         self._look_up = look_up
         self._met: dict[int, EngineType] = {}
-        self._renderings: dict[tuple[Description, Encoding], Rendering] = {}
+        self._renderings: dict[tuple[Description, Encoding, Origins], Rendering] = {}
         self._rendered_columns = 0
         self.generation = 0
 
@@ -75,23 +83,26 @@ class Catalog:
         if known is None:
             description = describe(result, hidden)
             types = await self.types([oid for _, oid in description], deadline)
-            known = self._remember(description, types, encoding)
+            known = self._remember(description, types, encoding, origins_of(result, encoding, hidden))
         return known
 
     def known_rendering(self, result: PGresult, encoding: Encoding, hidden: int = 0) -> Rendering | None:
         """How to encode this result, if no type must be looked up for it."""
-        description = describe(result, hidden)
-        known = self._renderings.get((description, encoding))
+        description, origins = describe(result, hidden), origins_of(result, encoding, hidden)
+        known = self._renderings.get((description, encoding, origins))
         if known is None:
             types = [SHIPPED_TYPES.get(oid) or self._met.get(oid) for _, oid in description]
             if None not in types:
-                known = self._remember(description, cast("list[EngineType]", types), encoding)
+                known = self._remember(description, cast("list[EngineType]", types), encoding, origins)
         return known
 
-    def _remember(self, description: Description, types: Sequence[EngineType], encoding: Encoding) -> Rendering:
+    def _remember(
+        self, description: Description, types: Sequence[EngineType], encoding: Encoding, origins: Origins
+    ) -> Rendering:
         if self._rendered_columns > _MAX_RENDERED_COLUMNS:
             self._forget_renderings()
-        rendering = self._renderings[description, encoding] = rendering_of(description, types, encoding)
+        rendering = rendering_of(description, types, encoding, origins)
+        self._renderings[description, encoding, origins] = rendering
         self._rendered_columns += len(description)
         return rendering
 

@@ -132,16 +132,28 @@ def _is_retryable(sqlstate: str, message: str) -> bool:
 
 
 def _diagnosis(result: PGresult, sqlstate: str) -> Diagnosis:
-    position = _field(result, DiagnosticField.STATEMENT_POSITION)
     return Diagnosis(
         sqlstate=sqlstate,
         detail=_field(result, DiagnosticField.MESSAGE_DETAIL),
-        position=int(position) if position else None,
+        position=_position(result, DiagnosticField.STATEMENT_POSITION),
         schema=_field(result, DiagnosticField.SCHEMA_NAME),
         table=_field(result, DiagnosticField.TABLE_NAME),
         column=_field(result, DiagnosticField.COLUMN_NAME),
         constraint=_field(result, DiagnosticField.CONSTRAINT_NAME),
+        data_type=_field(result, DiagnosticField.DATATYPE_NAME),
+        severity=_field(result, DiagnosticField.SEVERITY),
+        context=_field(result, DiagnosticField.CONTEXT),
+        internal_query=_field(result, DiagnosticField.INTERNAL_QUERY),
+        internal_position=_position(result, DiagnosticField.INTERNAL_POSITION),
+        source_file=_field(result, DiagnosticField.SOURCE_FILE),
+        source_line=_field(result, DiagnosticField.SOURCE_LINE),
+        source_function=_field(result, DiagnosticField.SOURCE_FUNCTION),
     )
+
+
+def _position(result: PGresult, field: DiagnosticField) -> int | None:
+    position = _field(result, field)
+    return int(position) if position else None
 
 
 def _field(result: PGresult, field: DiagnosticField) -> str | None:

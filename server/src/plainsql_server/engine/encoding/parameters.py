@@ -23,6 +23,22 @@ _decode_string = msgspec.json.Decoder(str).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+class TextParameter(bytes):
+    """A parameter that is PostgreSQL's text already, whatever its type."""
+
+
+def text_parameter(raw: bytes, number: int) -> bytes:
+    """A parameter whose form depends on the JSON that was sent alone, as the Neon driver's protocol has it.
+
+    A string is PostgreSQL's text, an object is JSON, and an array is an array literal. Raises RequestError.
+    """
+    if not needs_type(raw):
+        return raw
+    if raw[:1] == b"[":
+        return TextParameter(_untyped_array(raw, number))
+    return TextParameter(_string(raw, number) if raw[:1] == b'"' else raw)
+
+
 def needs_type(raw: bytes) -> bool:
     """Whether the text for this JSON depends on the parameter type. null, booleans and numbers have only one form."""
     return raw[:1] in (b'"', b"[", b"{")
@@ -33,6 +49,8 @@ def encode_parameter(raw: bytes, type_: EngineType, number: int) -> bytes | None
 
     Raises RequestError if the JSON cannot represent a value of that type.
     """
+    if isinstance(raw, TextParameter):
+        return raw
     if raw == b"null":
         return None
     if not needs_type(raw):
@@ -78,13 +96,32 @@ def _bytea(text: bytes, number: int) -> bytes:
 
 def _array(raw: bytes, array: EngineType, number: int, dimension: int = 1) -> bytes:
     assert array.element is not None
+    items = _items(raw, number, dimension)
+    return b"{" + array.delimiter.encode().join(_element(item, array, number, dimension) for item in items) + b"}"
+
+
+def _items(raw: bytes, number: int, dimension: int) -> list[bytes]:
+    """The items of a JSON array, which is this many dimensions deep in the parameter."""
     if dimension > _MAX_DIMENSIONS:
         raise _too_many_dimensions(number)
     try:
-        items = [bytes(item).strip() for item in _decode_list(raw)]
+        return [bytes(item).strip() for item in _decode_list(raw)]
     except RecursionError as error:
         raise _too_many_dimensions(number) from error
-    return b"{" + array.delimiter.encode().join(_element(item, array, number, dimension) for item in items) + b"}"
+
+
+def _untyped_array(raw: bytes, number: int, dimension: int = 1) -> bytes:
+    items = _items(raw, number, dimension)
+    return b"{" + b",".join([_untyped_element(item, number, dimension) for item in items]) + b"}"
+
+
+def _untyped_element(raw: bytes, number: int, dimension: int) -> bytes:
+    if raw == b"null":
+        return b"NULL"
+    if raw[:1] == b"[":
+        return _untyped_array(raw, number, dimension + 1)
+    text = text_parameter(raw, number)
+    return quote_element(text) if isinstance(text, TextParameter) else text
 
 
 def _element(raw: bytes, array: EngineType, number: int, dimension: int) -> bytes:

@@ -34,7 +34,7 @@ def encoder_for(type_: EngineType, *, big_numbers_as_strings: bool) -> Encoder |
     """The JSON encoder for a type. None means that PostgreSQL's text is already JSON."""
     resolved = type_.resolved()
     if resolved.element is not None:
-        return _array_encoder(resolved, big_numbers_as_strings)
+        return array_encoder(resolved, encoder_for(resolved.element, big_numbers_as_strings=big_numbers_as_strings))
     if big_numbers_as_strings and resolved.name in ("int8", "numeric"):
         return _text
     return _ENCODERS.get(resolved.name, _text) if resolved.oid in _SHIPPED_OIDS else _text
@@ -45,10 +45,9 @@ def kind_of(encoder: Encoder | None) -> int:
     return _KINDS.get(encoder, 0)
 
 
-def _array_encoder(array: EngineType, big_numbers_as_strings: bool) -> Encoder:
-    assert array.element is not None
-    element = encoder_for(array.element, big_numbers_as_strings=big_numbers_as_strings) or _as_is
-    delimiter = array.delimiter
+def array_encoder(array: EngineType, element_encoder: Encoder | None) -> Encoder:
+    """The encoder of arrays as JSON arrays, with this encoder for their elements."""
+    element, delimiter = element_encoder or _as_is, array.delimiter
 
     def encode(literal: bytes) -> bytes:
         try:

@@ -161,7 +161,7 @@ class ResultStream:
         if self._statement.first_rows is not None:
             command = "SELECT"
         exec_us = monotonic_us() - self._started_us
-        self.completion = Completion(command, affected, exec_us, connection.take_notices())
+        self.completion = Completion(command, affected, exec_us, connection.take_notices(), self._tag)
         return None
 
     async def _encoded(self, result: PGresult, renderer: RowRenderer) -> list[bytes]:
@@ -257,6 +257,9 @@ class ResultStream:
 
     async def _choose_rendering(self, result: PGresult, prepared: Prepared | None) -> None:
         generation, encoding = self._catalog.generation, self._statement.encoding
+        if encoding.describes_fields:
+            # A column may be of another table than when the statement was prepared, with the same name and type.
+            prepared = None
         rendering = prepared.rendering(generation, encoding) if prepared else None
         if rendering is None:
             try:

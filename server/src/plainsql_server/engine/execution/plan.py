@@ -63,6 +63,8 @@ class TransactionStep:
     rows: bool = True
     # The INSERT to freeze, or a code for why it can't be frozen.
     freeze: InsertText | str | None = None
+    # The encoding of its result, if not the plan's.
+    encoding: Encoding | None = None
 
     @property
     def is_hashed(self) -> bool:

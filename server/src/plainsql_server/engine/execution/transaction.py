@@ -378,7 +378,7 @@ class Attempt:
                 # All that there is to read was added to freeze it.
                 return
         if reading.renderer is None:
-            reading.start(await self._rendering(result, reading.hidden), result)
+            reading.start(await self._rendering(result, reading), result)
             assert reading.renderer is not None
         left_bytes = _HASHED_RESULTS * self._plan.max_bytes - self._results.hashed_bytes
         is_long = self._connection.taken_bytes > LONG_BYTES
@@ -405,9 +405,10 @@ class Attempt:
             self._lease.interrupt(InterruptReason.TOO_LARGE)
         return is_small
 
-    async def _rendering(self, result: PGresult, hidden: int) -> Rendering:
+    async def _rendering(self, result: PGresult, reading: StepReading) -> Rendering:
+        encoding, deadline = reading.step.encoding or self._plan.encoding, self._connection.deadline
         try:
-            return await self._catalog.rendering(result, self._plan.encoding, self._connection.deadline, hidden=hidden)
+            return await self._catalog.rendering(result, encoding, deadline, hidden=reading.hidden)
         except EngineError as error:
             # The lookup's own connection failed, while this one may go on to commit.
             raise connection_lost(error.internal_context or "") from error
@@ -423,7 +424,7 @@ class Attempt:
         now_us = self._ended_us.popleft() if self._ended_us else monotonic_us()
         command, affected = read_command_tag(reading.tag, returns_rows=reading.renderer is not None)
         notices = self._connection.take_notices()
-        completion = Completion(command, affected, now_us - self._read_until_us, notices)
+        completion = Completion(command, affected, now_us - self._read_until_us, notices, reading.tag)
         self._read_until_us = now_us
         self._results.hashed_bytes += reading.hashed_bytes
         self.results.append(reading.finish(completion, self._plan.max_rows))

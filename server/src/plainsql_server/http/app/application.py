@@ -145,10 +145,7 @@ class Application:
 
     def _failed(self, error: ServiceError, request: Request, route: Route | None) -> Response:
         self._observe_failure(error, request)
-        timings = None
-        if route is not None and route.answers_queries:
-            timings = QueryTimings(total_us=monotonic_us() - request.started_us, exec_us=error.exec_us)
-        response = error_response(error, request.id, query_timings=timings)
+        response = _error_response(error, request, route)
         response.exec_us = error.exec_us
         if error.code == "route_not_found" and wants_page(request):
             response = not_found_page(error, response, request.id)
@@ -196,9 +193,19 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
 
+def _error_response(error: ServiceError, request: Request, route: Route | None) -> Response:
+    timings = None
+    if route is not None and route.contract.failures is not None:
+        return route.contract.failures.response(error, request.id)
+    if route is not None and route.answers_queries:
+        timings = QueryTimings(total_us=monotonic_us() - request.started_us, exec_us=error.exec_us)
+    return error_response(error, request.id, query_timings=timings)
+
+
 async def _read_body(request: Request, route: Route, content_type: bytes, principal: Principal) -> bool:
     """Reads the body that the route takes. Returns whether it had to wait for it. Raises RequestError."""
-    require_content_type(request, content_type)
+    if not route.contract.ignores_content_type:
+        require_content_type(request, content_type)
     max_bytes = route.contract.max_body_bytes or TIERS[principal.tier].request_bytes
     return await request.read_body(max_bytes, principal.tier)
 

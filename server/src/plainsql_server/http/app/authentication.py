@@ -32,7 +32,7 @@ async def authenticate(request: Request, principals: Principals, route: Route) -
     """The caller of a request. Raises AccessError if the credential is missing or invalid. Does not check scopes."""
     secret = await _secret_in_body(request) if route.key_in_body else None
     if secret is None:
-        secret = secret_of(request)
+        secret = (route.read_secret or secret_of)(request)
     principal = await principals.find(secret)
     if principal is None:
         raise _invalid(principals.how_it_ended(secret))

@@ -86,7 +86,8 @@ class _Shapes:
         taken = [route.contract.body for route in routes]
         given: list[object] = [Failure]
         for route in routes:
-            given += route.contract.answers.values()
+            given += [*route.contract.answers.values(), route.contract.other_answer]
+            given += [route.contract.failures.model] if route.contract.failures else []
             given += [*_STREAM_MODELS] if route.contract.streams else []
             given += [QueryFailure] if route.answers_queries else []
         _, bodies = msgspec.json.schema_components(_models(taken), ref_template=_REF)
@@ -221,7 +222,7 @@ def _request_body(contract: Contract, shapes: _Shapes) -> Json:
 def _responses(route: Route, shapes: _Shapes) -> Json:
     codes: dict[int, list[str]] = {}
     for code in _codes(route):
-        codes.setdefault(status_of_code(code), []).append(code)
+        codes.setdefault(_status_of_code(route, code), []).append(code)
     statuses = sorted({*codes, *route.contract.answers})
     return {str(status): _shared(route, shapes, status, codes.get(status, [])) for status in statuses}
 
@@ -229,7 +230,7 @@ def _responses(route: Route, shapes: _Shapes) -> Json:
 def _shared(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> Json:
     """The response, as a reference if it has only errors that all routes share."""
     response = _response(route, shapes, status, codes)
-    engine_speaks = route.contract.runs_sql and status in _ENGINE_STATUSES
+    engine_speaks = status in _engine_statuses(route)
     if status in route.contract.answers or engine_speaks or not _COMMON.issuperset(codes):
         return response
     kind = _failure_model(route).__name__ if route.scope is not None else "OpenFailure"
@@ -262,13 +263,16 @@ def _response(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> J
     elif answered is not None:
         schemas.append(shapes.ref(answered))
         descriptions.append((answered.__doc__ or "").partition("\n")[0])
+        if contract.other_answer is not None and status == 200:
+            schemas.append(shapes.ref(contract.other_answer))
+            descriptions.append((contract.other_answer.__doc__ or "").partition("\n")[0])
     elif status in contract.answers:
         descriptions.append("Not modified. Your copy is current." if status == 304 else "Done. There is no body.")
     if codes:
         schemas.append(_failure(route, shapes, status, codes))
         descriptions += [f"`{code}`: {CODES[code].when}" for code in codes]
-    if contract.runs_sql and status in _ENGINE_STATUSES:
-        descriptions.append(_ENGINES_CODES[status])
+    if status in _engine_statuses(route):
+        descriptions.append(_ENGINES_CODES[status] if contract.failures is None else _ENGINES_SQLSTATES)
     if schemas and JSON_TYPE not in content:
         content[JSON_TYPE] = {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}
     if answered is not None and status == 200:
@@ -282,6 +286,19 @@ _ENGINES_CODES = {
     200: "Or PostgreSQL rejected the statement: `success` is false, and `code` is PostgreSQL's condition name.",
     400: "Or PostgreSQL cannot parse the statement: `code` is PostgreSQL's condition name.",
 }
+_ENGINES_SQLSTATES = "Or PostgreSQL rejected the statement: `code` is its SQLSTATE."
+
+
+def _engine_statuses(route: Route) -> frozenset[int]:
+    """The statuses with which PostgreSQL's own errors are reported."""
+    if not route.contract.runs_sql:
+        return frozenset()
+    return _ENGINE_STATUSES if route.contract.failures is None else frozenset({400})
+
+
+def _status_of_code(route: Route, code: str) -> int:
+    failures = route.contract.failures
+    return status_of_code(code) if failures is None else failures.status_of_code(code)
 
 
 def _is_json(media: Media) -> bool:
@@ -303,13 +320,15 @@ def _event(name: str, model: Model | None) -> Json:
 
 def _failure(route: Route, shapes: _Shapes, status: int, codes: list[str]) -> Json:
     shape = shapes.ref(_failure_model(route))
-    if route.contract.runs_sql and status in _ENGINE_STATUSES:
+    if status in _engine_statuses(route):
         return shape
     named = {"properties": {"error": {"properties": {"code": {"enum": sorted(codes)}}}}}
     return {"allOf": [shape, named]}
 
 
 def _failure_model(route: Route) -> Model:
+    if route.contract.failures is not None:
+        return route.contract.failures.model
     return QueryFailure if route.answers_queries else Failure
 
 

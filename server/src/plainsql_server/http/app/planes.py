@@ -13,7 +13,7 @@ PlaneName = Literal["data", "control"]
 
 _CONTROL_PATHS = re.compile(r"/v1/(?:session|organizations|databases|keys|usage|audit)(?:/|\Z)")
 _DATA_PATHS = re.compile(
-    r"/(?:v1/query|query|v1/transaction|v1/requests|tables|bench|capabilities|storage/test|admin/reset)(?:/|\Z)"
+    r"/(?:v1/query|query|sql|v1/transaction|v1/requests|tables|bench|capabilities|storage/test|admin/reset)(?:/|\Z)"
 )
 
 

@@ -29,6 +29,8 @@ class Caller(Enum):
 
 Answer = Callable[[Request, Principal], Awaitable[Response]]
 AnswerAnyone = Callable[[Request], Awaitable[Response]]
+# Returns the key or session token of a request. Raises AccessError if there is none.
+ReadSecret = Callable[[Request], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Route:
     answers_queries: bool = False
     # Whether the key may be in the body's field `api_key`, if there is no Authorization header.
     key_in_body: bool = False
+    # Where the secret is, if not in the Authorization header.
+    read_secret: ReadSecret | None = None
     # The media type of the body that it takes; None if it takes none.
     body_type: bytes | None = None
 
@@ -69,10 +73,12 @@ def scoped_route(
     *,
     contract: Contract,
     answers_queries: bool = False,
+    read_secret: ReadSecret | None = None,
 ) -> Route:
     """A route that requires a key or session with a scope."""
     return Route(
-        method, path, scope, purpose, answer, _never, contract, answers_queries, body_type=contract.body_type
+        method, path, scope, purpose, answer, _never, contract, answers_queries,
+        read_secret=read_secret, body_type=contract.body_type,
     )  # fmt: skip
 
 

@@ -57,9 +57,14 @@ class IdempotencyRoutes:
         principal: Principal,
         wanted: TransactionRequest,
         render: Callable[[TransactionResult], bytes],
+        *,
+        options: bytes = b"",
     ) -> Response:
-        """Runs a request once and returns its response, or the stored response of an earlier request."""
-        keyed = KeyedRequest(_key(request), request.id, _hash(request), render)
+        """Runs a request once and returns its response, or the stored response of an earlier request.
+
+        `options` is what else must be equal for two requests to be the same.
+        """
+        keyed = KeyedRequest(_key(request), request.id, _hash(request, options), render)
         recorded = await self._idempotency.run(principal, wanted, keyed)
         response = transaction_response(recorded.transaction, recorded.body)
         if recorded.replayed:
@@ -100,6 +105,9 @@ def _key(request: Request) -> str:
     return sent.decode()
 
 
-def _hash(request: Request) -> bytes:
+def _hash(request: Request, options: bytes) -> bytes:
     """A hash of everything that determines what a request does. The database is implied by where the record is."""
-    return hashlib.sha256(b"\0".join((request.path.encode(), request.query_string, request.body))).digest()
+    hashed = hashlib.sha256(b"\0".join((request.path.encode(), request.query_string, request.body)))
+    if options:
+        hashed.update(b"\0" + options)
+    return hashed.digest()

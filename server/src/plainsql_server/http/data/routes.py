@@ -5,6 +5,9 @@ from plainsql_server.http.app.contract import Contract, Media, Parameter
 from plainsql_server.http.app.fields import DATABASE_NAME_PATTERN
 from plainsql_server.http.app.routes import Route, scoped_route
 from plainsql_server.http.data.idempotency import IdempotencyRoutes, RequestAnswer
+from plainsql_server.http.data.neon import NeonRoutes, SqlAnswer, SqlBatchAnswer, SqlBody
+from plainsql_server.http.data.neon_connection import neon_secret_of
+from plainsql_server.http.data.neon_failures import SqlFailures
 from plainsql_server.http.data.query import QueryRoutes
 from plainsql_server.http.data.query_body import QueryAnswer, QueryBody, QueryOptions
 from plainsql_server.http.data.transaction import TransactionAnswer, TransactionBody, TransactionRoutes
@@ -79,6 +82,40 @@ _TRANSACTION = Contract(
     errors=_TRANSACTION_ERRORS,
     runs_sql=True,
 )
+_TRUE = {"type": "string"}
+_NEON_HEADERS = (
+    Parameter(
+        "Neon-Connection-String",
+        "A connection string. Its password is the key or session token, if there is no Authorization header, and its"
+        " path the database.",
+        {"type": "string", "pattern": "^postgres(ql)?://"},
+        "postgresql://app:svc_k_…@api.example.com/main",
+    ),
+    Parameter("Neon-Raw-Text-Output", "`true`: each value is a string with PostgreSQL's text.", _TRUE, "true"),
+    Parameter("Neon-Array-Mode", "`true`: rows are arrays.", _TRUE, "true"),
+    Parameter(
+        "Neon-Batch-Isolation-Level",
+        "Accepted for batches, and without effect: every transaction is serializable.",
+        {"type": "string", "enum": ["Serializable", "RepeatableRead", "ReadCommitted", "ReadUncommitted"]},
+        "Serializable",
+    ),
+    Parameter("Neon-Batch-Read-Only", "`true`: the batch is a read-only transaction.", _TRUE, "true"),
+    Parameter("Neon-Batch-Deferrable", "Accepted for batches, and without effect.", _TRUE, "true"),
+)
+_NEON = Contract(
+    body=SqlBody,
+    ignores_content_type=True,
+    examples={
+        "One statement": {"query": "select $1::int + $2::int as sum", "params": ["1", "2"]},
+        "A batch": {"queries": [{"query": "select 1 as one"}, {"query": "select 2 as two"}]},
+    },
+    headers=(*_NEON_HEADERS, DATABASE, _IDEMPOTENCY_KEY),
+    answers={200: SqlAnswer},
+    other_answer=SqlBatchAnswer,
+    failures=SqlFailures(),
+    errors=(*_SQL_ERRORS, "stream_in_transaction", "too_many_statements"),
+    runs_sql=True,
+)
 _REQUEST = Contract(
     path=Parameter(
         "key", "An idempotency key, or the id of a request that was sent with one.",
@@ -91,7 +128,9 @@ _REQUEST = Contract(
 )  # fmt: skip
 
 
-def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempotency: IdempotencyRoutes) -> list[Route]:
+def data_routes(
+    queries: QueryRoutes, transactions: TransactionRoutes, neon: NeonRoutes, idempotency: IdempotencyRoutes
+) -> list[Route]:
     """The routes for queries, transactions and idempotency."""
     return [
         scoped_route(
@@ -105,6 +144,10 @@ def data_routes(queries: QueryRoutes, transactions: TransactionRoutes, idempoten
         scoped_route(
             "POST", "/v1/transaction", Scope.READ, "Run several SQL statements as one transaction",
             transactions.post, contract=_TRANSACTION,
+        ),
+        scoped_route(
+            "POST", "/sql", Scope.READ, "Run SQL for drivers that speak the Neon driver's protocol",
+            neon.post, contract=_NEON, read_secret=neon_secret_of,
         ),
         scoped_route(
             "GET", "/v1/requests/{key}", Scope.READ, "Look up the outcome of a request with an idempotency key",

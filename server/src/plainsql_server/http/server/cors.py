@@ -13,7 +13,8 @@ _READABLE = (
 )
 _SENDABLE = (
     b"Authorization, Content-Type, Accept, X-Database, X-Request-Id, Idempotency-Key, If-None-Match, Cache-Control,"
-    b" Last-Event-ID, traceparent, tracestate"
+    b" Last-Event-ID, traceparent, tracestate, Neon-Connection-String, Neon-Raw-Text-Output, Neon-Array-Mode,"
+    b" Neon-Batch-Isolation-Level, Neon-Batch-Read-Only, Neon-Batch-Deferrable"
 )
 # How long a browser may cache a preflight response. No browser keeps it for more than a day.
 _REMEMBERED_S = 86_400
@@ -42,6 +43,7 @@ def is_preflight(request: Request) -> bool:
 def preflight_response(methods: Sequence[str]) -> Response:
     """The response to a preflight for a path that accepts these methods."""
     headers = [
+        (b"allow", ", ".join(["OPTIONS", *methods]).encode()),
         (b"access-control-allow-methods", ", ".join(methods).encode()),
         (b"access-control-allow-headers", _SENDABLE),
         (b"access-control-max-age", b"%d" % _REMEMBERED_S),
