@@ -25,7 +25,7 @@ from server.tests.customers import Customers, prepare_again
 from server.tests.examples import examples
 from server.tests.extension_files import PACKAGE, is_stale
 from server.tests.own_time import wait_for_the_host
-from server.tests.page import READERS
+from server.tests.page import NEON, READERS
 from server.tests.postgres import Postgres, running_postgres
 from server.tests.processes import end_all_of, processes_of
 from server.tests.selection import may_have
@@ -249,7 +249,17 @@ def plain_service() -> Iterator[Service]:
 @pytest.fixture(scope="session")
 def npm_packages() -> None:
     """What the programs for Node need, installed."""
+    _install_npm_packages(READERS)
+
+
+@pytest.fixture(scope="session")
+def neon_packages() -> None:
+    """The Neon driver and what is built on it, installed."""
+    _install_npm_packages(NEON)
+
+
+def _install_npm_packages(folder: Path) -> None:
     programs.need("node", "npm")
-    if not (READERS / "node_modules").is_dir():
-        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund"]
-        subprocess.run(command, cwd=READERS, check=True, capture_output=True, timeout=110)
+    if not (folder / "node_modules").is_dir():
+        command = ["npm", "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=110)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 # Programs for Node, with what they need named in package.json.
 READERS = Path(__file__).resolve().parent / "readers"
+NEON = Path(__file__).resolve().parent / "neon"
 
 
 @contextmanager
