@@ -19,12 +19,12 @@ from server.tests.service import Service
 
 def seen_in_page(service: Service) -> dict[str, Any]:
     """What the calls gave in a page of another origin."""
-    told = given(service) | {"spki": key_hash(service.data_url)}
+    settings = given(service) | {"spki": key_hash(service.data_url)}
     with empty_page() as page_url:
-        command = ["node", str(READERS / "neon.mjs"), page_url, json.dumps(told)]
+        command = ["node", str(READERS / "neon.mjs"), page_url, json.dumps(settings)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert ended.returncode == 0, ended.stderr
-    printed = json.loads(ended.stdout.replace(told["table"], "TABLE"))
+    printed = json.loads(ended.stdout.replace(settings["table"], "TABLE"))
     assert not [line for line in printed["console"] if "CORS" in line]
     seen: dict[str, Any] = printed["seen"]
     return seen

@@ -39,6 +39,9 @@ class Encoding(NamedTuple):
 
 DEFAULT_ENCODING = Encoding()
 
+# Of each column: the table and the number of the column that it comes from, or zeros; its size and type modifier.
+Origins = tuple[tuple[int, int, int, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
@@ -46,11 +49,10 @@ class Rendering:
 
     shape: Shape
     rows: RowRenderer
+    origins: Origins = ()
 
 
 Description = tuple[tuple[str, int], ...]
-# Of each column: the table and the number of the column that it comes from, or zeros; its size and type modifier.
-Origins = tuple[tuple[int, int, int, int], ...]
 
 
 def describe(result: PGresult, hidden: int = 0) -> Description:
@@ -90,7 +92,7 @@ def rendering_of(
     shape = _shape(names, [type_.name for type_ in types])
     if encoding.describes_fields:
         shape = replace(shape, json=_fields(description, origins))
-    return Rendering(shape, renderer)
+    return Rendering(shape, renderer, origins)
 
 
 def _encoder(type_: EngineType, encoding: Encoding) -> Encoder | None:

@@ -33,7 +33,7 @@ from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.connection.sqlstate import connection_lost, is_stale_plan
 from plainsql_server.engine.encoding.parameters import encode_parameter
 from plainsql_server.engine.encoding.rows import RowRenderer
-from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding
+from plainsql_server.engine.encoding.shapes import DEFAULT_ENCODING, Encoding, origins_of
 from plainsql_server.engine.encoding.types import EngineType
 
 # Rows per libpq result (chunked rows mode): enough to keep calls cheap, and few enough that even large rows do not fill
@@ -257,11 +257,9 @@ class ResultStream:
 
     async def _choose_rendering(self, result: PGresult, prepared: Prepared | None) -> None:
         generation, encoding = self._catalog.generation, self._statement.encoding
-        if encoding.describes_fields:
-            # A column may be of another table than when the statement was prepared, with the same name and type.
-            prepared = None
         rendering = prepared.rendering(generation, encoding) if prepared else None
-        if rendering is None:
+        # A column may be of another table than when the statement was prepared, with the same name and type.
+        if rendering is None or (encoding.describes_fields and rendering.origins != origins_of(result, encoding)):
             try:
                 rendering = await self._catalog.rendering(result, encoding, self._connection.deadline)
             except EngineError as error:

@@ -32,6 +32,7 @@ GUIDES = {
     "http": "HTTP",
     "client": "Python and the command",
     "python": "Python reference",
+    "neon": "The Neon driver",
     "transactions": "Interactive transactions",
     "utilities": "Inspecting a database",
     "control": "Control plane",

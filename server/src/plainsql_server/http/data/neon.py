@@ -5,7 +5,6 @@ answer is as in `query.py` and `transaction.py`. The connection string is read i
 written in `neon_failures.py`.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -23,9 +22,8 @@ from plainsql_server.data_plane.transaction_request import TransactionRequest, T
 from plainsql_server.engine.encoding.parameters import text_parameter
 from plainsql_server.engine.encoding.shapes import Encoding, FieldDescription
 from plainsql_server.http.data.idempotency import IDEMPOTENCY_KEY, IdempotencyRoutes, transaction_response
-from plainsql_server.http.data.neon_connection import connection_of
 from plainsql_server.http.data.query_body import Sql
-from plainsql_server.http.server.long_body import Body, JoinedRows, body_of
+from plainsql_server.http.server.long_body import LONG_BODY_BYTES, Body, JoinedRows, body_of
 from plainsql_server.http.server.requests import Request, decode_json
 from plainsql_server.http.server.responses import Header, Response
 from plainsql_server.limits.tiers import TIERS
@@ -45,7 +43,6 @@ _ENCODINGS = {
     for raw_text in (False, True)
     for arrays in (False, True)
 }
-_COUNT = re.compile(rb"[0-9]+\Z")
 _NO_FIELDS = b'"fields":[]'
 _BEFORE_RESULTS, _AFTER_RESULTS = b'{"results":[', b"]}"
 # Parameters and rows that take as long as a statement without any.
@@ -128,7 +125,7 @@ class NeonRoutes:
         result = await self._queries.run(principal, job)
         return Response(
             200,
-            body_of(_segments(result, encoding, principal)),
+            _body(result, encoding, principal),
             queue_us=result.queue_us,
             exec_us=result.completion.exec_us,
             command=result.completion.command,
@@ -162,7 +159,7 @@ class NeonRoutes:
 
 
 def _database(request: Request) -> str | None:
-    return connection_of(request).database or request.header(b"x-database")
+    return request.named_database or request.header(b"x-database")
 
 
 def _encoding(request: Request, statement: SqlStatement) -> Encoding:
@@ -214,6 +211,12 @@ async def _batch_in_parts(transaction: TransactionResult, wanted: TransactionReq
     return body_of([*segments, _AFTER_RESULTS])
 
 
+def _body(result: Result, encoding: Encoding, principal: Principal) -> Body:
+    if result.size_bytes <= LONG_BODY_BYTES:
+        return b"".join(_pieces(result, encoding, principal))
+    return body_of(_segments(result, encoding, principal))
+
+
 def _segments(result: Result, encoding: Encoding, principal: Principal) -> Sequence[bytes | JoinedRows]:
     before, after = _around_rows(result, encoding, principal)
     return before, JoinedRows(result.rows, result.size_bytes), after
@@ -228,11 +231,11 @@ def _around_rows(result: Result, encoding: Encoding, principal: Principal) -> tu
     """What is before the rows of a result in its JSON, and after them. Raises LimitError if rows are missing."""
     if result.truncated:
         raise _too_many_rows(principal.tier)
-    tag = result.completion.tag
-    count = _COUNT.search(tag)
+    command, _, rest = result.completion.tag.partition(b" ")
+    count = rest.rpartition(b" ")[2]
     fields = result.shape.json if result.shape is not NO_COLUMNS else _NO_FIELDS
     return b'{"command":"%b","rowCount":%b,"rows":[' % (
-        tag.partition(b" ")[0], b"null" if count is None else count[0]
+        command, count if count.isdigit() else b"null"
     ), b'],%b,"rowAsArray":%b}' % (fields, b"true" if encoding.rows_as_arrays else b"false")  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from plainsql_server.http.app.fields import DATABASE_NAME_PATTERN
 from plainsql_server.http.app.routes import Route, scoped_route
 from plainsql_server.http.data.idempotency import IdempotencyRoutes, RequestAnswer
 from plainsql_server.http.data.neon import NeonRoutes, SqlAnswer, SqlBatchAnswer, SqlBody
-from plainsql_server.http.data.neon_connection import neon_secret_of
+from plainsql_server.http.data.neon_connection import read_neon_secret
 from plainsql_server.http.data.neon_failures import SqlFailures
 from plainsql_server.http.data.query import QueryRoutes
 from plainsql_server.http.data.query_body import QueryAnswer, QueryBody, QueryOptions
@@ -147,7 +147,7 @@ def data_routes(
         ),
         scoped_route(
             "POST", "/sql", Scope.READ, "Run SQL for drivers that speak the Neon driver's protocol",
-            neon.post, contract=_NEON, read_secret=neon_secret_of,
+            neon.post, contract=_NEON, read_secret=read_neon_secret,
         ),
         scoped_route(
             "GET", "/v1/requests/{key}", Scope.READ, "Look up the outcome of a request with an idempotency key",

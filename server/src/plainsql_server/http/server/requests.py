@@ -56,6 +56,7 @@ class Request:
         "headers",
         "id",
         "method",
+        "named_database",
         "path",
         "path_parameter",
         "query_string",
@@ -83,6 +84,8 @@ class Request:
         self.body = body
         # The value of the parameter in the path; '' if the route has none.
         self.path_parameter = ""
+        # The database that comes with the credential, if that was read from a connection string.
+        self.named_database: str | None = None
         self._receive = receive
         self._body_timeout_s = body_timeout_s
         # The rate limit headers of the response.
