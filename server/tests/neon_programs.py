@@ -16,7 +16,7 @@ LIMIT_S = 110
 
 
 def given(service: Service) -> dict[str, str]:
-    """What each program is settings: where the service is, a key, and a name for tables that no other test has."""
+    """What each program gets: where the service is, a key, and a name for tables that no other test has."""
     return {"url": service.data_url, "key": service.api_key, "table": f"neon_{secrets.token_hex(4)}"}
 
 

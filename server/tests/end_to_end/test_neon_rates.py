@@ -20,9 +20,9 @@ from server.tests.service import Service
 pytestmark = pytest.mark.timing
 
 AT_LEAST = 0.95
-# In the gate, so many turns or more: a busy host delays some of them, a slow route is slow in all of them.
-TURNS = size("PLAINSQL_TEST_NEON_TURNS", 3)
-MOST_TURNS = 15
+# In the gate, so many loads or more: a busy host delays some of them, a slow route is slow in all of them.
+LOADS = size("PLAINSQL_TEST_NEON_LOADS", 3)
+MOST_LOADS = 15
 REQUESTS = size("PLAINSQL_TEST_NEON_REQUESTS", 1_000)
 CONNECTIONS = 8
 # Only a service that hangs takes so long.
@@ -86,10 +86,10 @@ class Best:
 def test_the_route_is_as_fast_as_our_own(service: Service, nodes: dict[str, Node], database: str) -> None:
     programs.need("wrk")
     best, lane = {name: Best() for name in ROUTES}, Best()
-    for turn in range(TURNS if IS_FULL else MOST_TURNS):
-        for name in list(ROUTES)[:: 1 if turn % 2 else -1]:
+    for number in range(LOADS if IS_FULL else MOST_LOADS):
+        for name in list(ROUTES)[:: 1 if number % 2 else -1]:
             best[name].note(*load(nodes["ordinary"], service.api_key, database, ROUTES[name]))
-        if not IS_FULL and turn + 1 >= TURNS and max(best["/sql"].share_of(best["/v1/query"])) >= AT_LEAST:
+        if not IS_FULL and number + 1 >= LOADS and max(best["/sql"].share_of(best["/v1/query"])) >= AT_LEAST:
             break
     for _ in range(2):
         lane.note(*load(nodes["lane"], service.api_key, database, QUERY))

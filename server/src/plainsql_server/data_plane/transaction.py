@@ -370,12 +370,10 @@ async def _plan(request: TransactionRequest, limits: Limits, freezes: Sequence[I
     async for batch in in_batches(request.statements, _cost):
         for index, each in enumerate(batch, len(steps)):
             params = [read_parameter(raw, index) for raw in each.params]
-            steps.append(
-                TransactionStep(each.sql, params, each.expect, each.digest, each.rows, freezes[index], each.encoding)
-            )
+            encoding, freeze = each.encoding or request.encoding, freezes[index]
+            steps.append(TransactionStep(each.sql, params, each.expect, each.digest, each.rows, freeze, encoding))
     return Plan(
         steps,
-        request.encoding,
         request.read_only,
         lower(request.max_rows, limits.result_rows),
         limits.result_bytes,

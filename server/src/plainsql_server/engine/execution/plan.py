@@ -63,8 +63,8 @@ class TransactionStep:
     rows: bool = True
     # The INSERT to freeze, or a code for why it can't be frozen.
     freeze: InsertText | str | None = None
-    # The encoding of its result, if not the plan's.
-    encoding: Encoding | None = None
+    # The encoding of its result.
+    encoding: Encoding = DEFAULT_ENCODING
 
     @property
     def is_hashed(self) -> bool:
@@ -76,7 +76,6 @@ class Plan:
     """A transaction to run."""
 
     steps: Sequence[TransactionStep]
-    encoding: Encoding = DEFAULT_ENCODING
     read_only: bool = False
     max_rows: int = 0
     max_bytes: int = 0

@@ -40,14 +40,15 @@ class StepReading:
         self._key = key
         self._hasher: RowHasher | None = None
 
-    def start(self, rendering: Rendering, result: PGresult) -> None:
-        """Takes the description of the result."""
+    def start(self, rendering: Rendering, result: PGresult) -> RowRenderer:
+        """Takes the description of the result. Returns the renderer for its rows."""
         self.shape, self.renderer = rendering.shape, rendering.rows
         if self.step.is_hashed:
             described = zip(describe(result, self.hidden), rendering.shape.types, strict=True)
             # The names of customers' types are cached, so another process may still have an old one.
             columns = [(name, type_ if oid < _FIRST_OWN_OID else _OWN_TYPE) for (name, oid), type_ in described]
             self._hasher = RowHasher(columns, self._times, self._key)
+        return rendering.rows
 
     async def hash(self, result: PGresult, max_bytes: int, *, is_long: bool) -> bool:
         """Hashes the rows of a chunk, if the result has digests. Returns whether it is not too large for that."""

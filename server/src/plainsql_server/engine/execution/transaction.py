@@ -377,9 +377,8 @@ class Attempt:
             if freezing.insert.returning is None:
                 # All that there is to read was added to freeze it.
                 return
-        if reading.renderer is None:
-            reading.start(await self._rendering(result, reading), result)
-            assert reading.renderer is not None
+        if (render := reading.renderer) is None:
+            render = reading.start(await self._rendering(result, reading), result)
         left_bytes = _HASHED_RESULTS * self._plan.max_bytes - self._results.hashed_bytes
         is_long = self._connection.taken_bytes > LONG_BYTES
         if not await reading.hash(result, min(self._plan.max_bytes, left_bytes), is_long=is_long):
@@ -390,8 +389,7 @@ class Attempt:
                     self._take_value(result, reading, reference, row)
         reading.row_count += result.ntuples
         if reading.step.rows and len(reading.rows) < self._plan.max_rows and result.ntuples:
-            end, render = self._plan.max_rows - len(reading.rows), reading.renderer
-            whose = self._connection.organization_id
+            end, whose = self._plan.max_rows - len(reading.rows), self._connection.organization_id
             rows = await render.render_long(whose, result, 0, end) if is_long else render.render_some(result, 0, end)
             self._results.size_bytes += (size_bytes := sum(map(len, rows)))
             if self._check_size():
@@ -406,8 +404,8 @@ class Attempt:
         return is_small
 
     async def _rendering(self, result: PGresult, reading: StepReading) -> Rendering:
-        encoding, deadline = reading.step.encoding or self._plan.encoding, self._connection.deadline
         try:
+            encoding, deadline = reading.step.encoding, self._connection.deadline
             return await self._catalog.rendering(result, encoding, deadline, hidden=reading.hidden)
         except EngineError as error:
             # The lookup's own connection failed, while this one may go on to commit.

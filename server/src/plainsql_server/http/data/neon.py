@@ -120,7 +120,7 @@ class NeonRoutes:
         if IDEMPOTENCY_KEY in request.headers:
             wanted = TransactionRequest([TransactionStatement(job.sql, job.params)], job.database, encoding)
             return await self._answer_once(
-                request, principal, wanted, lambda done: b"".join(_pieces(done.results[0], encoding, principal))
+                request, principal, wanted, lambda done: b"".join(_parts(done.results[0], encoding, principal))
             )
         result = await self._queries.run(principal, job)
         return Response(
@@ -195,7 +195,7 @@ async def _statements(request: Request, sent: Sequence[SqlStatement]) -> list[Tr
 
 def _batch(transaction: TransactionResult, wanted: TransactionRequest, principal: Principal) -> bytes:
     results = [
-        b"".join(_pieces(result, statement.encoding or wanted.encoding, principal))
+        b"".join(_parts(result, statement.encoding or wanted.encoding, principal))
         for result, statement in zip(transaction.results, wanted.statements, strict=True)
     ]
     return _BEFORE_RESULTS + b",".join(results) + _AFTER_RESULTS
@@ -213,7 +213,7 @@ async def _batch_in_parts(transaction: TransactionResult, wanted: TransactionReq
 
 def _body(result: Result, encoding: Encoding, principal: Principal) -> Body:
     if result.size_bytes <= LONG_BODY_BYTES:
-        return b"".join(_pieces(result, encoding, principal))
+        return b"".join(_parts(result, encoding, principal))
     return body_of(_segments(result, encoding, principal))
 
 
@@ -222,7 +222,7 @@ def _segments(result: Result, encoding: Encoding, principal: Principal) -> Seque
     return before, JoinedRows(result.rows, result.size_bytes), after
 
 
-def _pieces(result: Result, encoding: Encoding, principal: Principal) -> Sequence[bytes]:
+def _parts(result: Result, encoding: Encoding, principal: Principal) -> Sequence[bytes]:
     before, after = _around_rows(result, encoding, principal)
     return before, b",".join(result.rows), after
 
