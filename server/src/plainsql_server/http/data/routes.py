@@ -82,7 +82,7 @@ _TRANSACTION = Contract(
     errors=_TRANSACTION_ERRORS,
     runs_sql=True,
 )
-_TRUE = {"type": "string"}
+_TEXT = {"type": "string"}
 _NEON_HEADERS = (
     Parameter(
         "Neon-Connection-String",
@@ -91,16 +91,17 @@ _NEON_HEADERS = (
         {"type": "string", "pattern": "^postgres(ql)?://"},
         "postgresql://app:svc_k_…@api.example.com/main",
     ),
-    Parameter("Neon-Raw-Text-Output", "`true`: each value is a string with PostgreSQL's text.", _TRUE, "true"),
-    Parameter("Neon-Array-Mode", "`true`: rows are arrays.", _TRUE, "true"),
+    Parameter("Neon-Raw-Text-Output", "`true`: each value is a string with PostgreSQL's text.", _TEXT, "true"),
+    Parameter("Neon-Array-Mode", "`true`: rows are arrays.", _TEXT, "true"),
     Parameter(
         "Neon-Batch-Isolation-Level",
-        "Accepted for batches, and without effect: every transaction is serializable.",
-        {"type": "string", "enum": ["Serializable", "RepeatableRead", "ReadCommitted", "ReadUncommitted"]},
+        "For batches: `Serializable`, `RepeatableRead`, `ReadCommitted` or `ReadUncommitted`. It has no effect: every"
+        " transaction is serializable.",
+        _TEXT,
         "Serializable",
     ),
-    Parameter("Neon-Batch-Read-Only", "`true`: the batch is a read-only transaction.", _TRUE, "true"),
-    Parameter("Neon-Batch-Deferrable", "Accepted for batches, and without effect.", _TRUE, "true"),
+    Parameter("Neon-Batch-Read-Only", "`true`: the batch is a read-only transaction.", _TEXT, "true"),
+    Parameter("Neon-Batch-Deferrable", "Accepted for batches, and without effect.", _TEXT, "true"),
 )
 _NEON = Contract(
     body=SqlBody,
