@@ -159,7 +159,7 @@ lock:  ## pin the requirements again after you change them; keeps versions if po
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/release.in -o requirements/release.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) server/pyproject.toml client/pyproject.toml --extra dev \
-		--extra sqlalchemy requirements/dev.in \
+		--extra mcp --extra sqlalchemy requirements/dev.in \
 		-c requirements/uv.txt -c requirements/server.txt -o requirements/dev.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) -c requirements/dev.txt requirements/build.in -o requirements/build.txt
 

@@ -54,6 +54,7 @@ from plainsql_server.http.app.health import Check, PublicRoutes, Urls
 from plainsql_server.http.app.planes import OtherPlane
 from plainsql_server.http.app.reference import ReferencePage
 from plainsql_server.http.app.routes import Route, RouteTable
+from plainsql_server.http.control.mcp.route import DataPlaneAddress, McpRoute
 from plainsql_server.http.control.routes import control_routes
 from plainsql_server.http.data.idempotency import IdempotencyRoutes
 from plainsql_server.http.data.neon import NeonRoutes
@@ -224,12 +225,15 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _in_background(Recovery(directory, observe).run(), observe),
             _in_background(DiskGuard(directory, observe, settings.database_max_mb * 1_000_000).run(), observe),
             _upkeep(directory, settings, observe) as upkeep,
+            _mcp(directory, settings) as mcp,
         ):
             observe.metrics.watch_upkeep(upkeep.load)
             readiness.drain_on_signals()
             _end_with_parent()
             checks: dict[str, Check] = {"directory": directory.check, "limiter": permits.check}
-            routes = control_routes(directory, _urls(settings), settings.database_restore_s, finisher.there_is_work)
+            routes = control_routes(
+                directory, _urls(settings), settings.database_restore_s, finisher.there_is_work, mcp
+            )
             observe.metrics.watch_handshakes(connections.handshakes.load)
             observe.metrics.watch_unauthenticated(connections.unauthenticated.load)
             table = RouteTable(
@@ -361,6 +365,15 @@ async def _upkeep(directory: Directory, settings: Settings, observe: Observe) ->
     upkeep = Upkeep(directory, observe, {name: str(file) for name, file in files.items() if file})
     async with _in_background(upkeep.run(), observe):
         yield upkeep
+
+
+@asynccontextmanager
+async def _mcp(directory: Directory, settings: Settings) -> AsyncIterator[McpRoute]:
+    route = McpRoute(directory, DataPlaneAddress(settings.mcp_data_url or settings.data_url, settings.mcp_ca_file))
+    try:
+        yield route
+    finally:
+        await route.close()
 
 
 @asynccontextmanager

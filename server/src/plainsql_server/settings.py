@@ -201,6 +201,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_max_mb: Annotated[
         int, Meta(description="Size in megabytes at which a database is suspended. 0: no limit.", ge=0)
     ] = 0
+    mcp_data_url: Annotated[
+        str | None,
+        Meta(
+            description="URL at which the control plane reaches the data plane, for the tools of POST /mcp."
+            " Unset: PLAINSQL_DATA_URL."
+        ),
+    ] = None
+    mcp_ca_file: Annotated[
+        str | None,
+        Meta(description="CA certificates (PEM) by which it trusts the data plane there. Unset: the system's."),
+    ] = None
     upkeep: Annotated[
         Literal["on", "off"],
         Meta(

@@ -176,6 +176,8 @@ def plane_settings(folder: Folder, cluster: Cluster, addresses: Addresses, redis
         # An empty variable counts as unset, and overrides a variable from the user's shell.
         "tls_cert_file": str(addresses.certificates.cert_file) if addresses.certificates else "",
         "tls_key_file": str(addresses.certificates.key_file) if addresses.certificates else "",
+        "mcp_data_url": "",
+        "mcp_ca_file": str(addresses.certificates.ca_file) if addresses.certificates else "",
         "alias_url": addresses.alias_url or "",
         "redis_url": redis_url or "",
         "secrets_keys": "",

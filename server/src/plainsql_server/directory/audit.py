@@ -55,6 +55,14 @@ async def note_reading(
         await note(connection, by, action, organization_id, target_id)
 
 
+async def note_tool_call(
+    directory: Directory, by: Actor, tool: str, organization_id: str, database_id: str, *, writes: bool
+) -> None:
+    """Writes the entry of a tool that an agent calls. `writes` says whether the call may write."""
+    async with directory.connection() as connection, connection.transaction():
+        await note(connection, by, f"mcp.{tool}", organization_id, database_id, writes=writes)
+
+
 async def note_reset(directory: Directory, by: Actor, organization_id: str, database_id: str) -> None:
     """Writes the entry of a reset, the only one that the data plane may write."""
     arguments = (organization_id, database_id, by.kind, by.id, by.request_id)

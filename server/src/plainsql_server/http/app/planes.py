@@ -11,7 +11,7 @@ from typing import Literal
 
 PlaneName = Literal["data", "control"]
 
-_CONTROL_PATHS = re.compile(r"/v1/(?:session|organizations|databases|keys|usage|audit)(?:/|\Z)")
+_CONTROL_PATHS = re.compile(r"/(?:v1/(?:session|organizations|databases|keys|usage|audit)|mcp)(?:/|\Z)")
 _DATA_PATHS = re.compile(
     r"/(?:v1/query|query|sql|v1/transaction|v1/requests|tables|bench|capabilities|storage/test|admin/reset)(?:/|\Z)"
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory.connection import Directory
-from plainsql_server.http.app.contract import Contract, Parameter
+from plainsql_server.http.app.contract import JSON_TYPE, Contract, Media, Parameter
 from plainsql_server.http.app.fields import DATABASE_NAME_PATTERN
 from plainsql_server.http.app.health import Urls
 from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers_route, scoped_route
@@ -29,6 +29,7 @@ from plainsql_server.http.control.keys import (
     RotationAnswer,
     RotationBody,
 )
+from plainsql_server.http.control.mcp.route import MAX_MCP_BODY_BYTES, McpOptions, McpRoute
 from plainsql_server.http.control.organizations import (
     AuditAnswer,
     CallerAnswer,
@@ -54,13 +55,16 @@ _DATABASE = Parameter(
 _CELL_ERRORS = ("engine_unavailable", "connection_lost", "overloaded")
 
 
-def control_routes(directory: Directory, urls: Urls, restore_s: int, there_is_work: Callable[[], None]) -> list[Route]:
+def control_routes(
+    directory: Directory, urls: Urls, restore_s: int, there_is_work: Callable[[], None], mcp: McpRoute
+) -> list[Route]:
     """Every route of the control plane, except those that both planes share."""
     return [
         *_session_routes(SessionRoutes(directory)),
         *_key_routes(KeyRoutes(directory)),
         *_database_routes(DatabaseRoutes(directory, urls, restore_s, there_is_work)),
         *_organization_routes(OrganizationRoutes(directory)),
+        _mcp_route(mcp),
     ]
 
 
@@ -178,6 +182,20 @@ def _organization_routes(organizations: OrganizationRoutes) -> list[Route]:
         _admin("GET", "/v1/usage", "Show usage by day and database", organizations.get_usage, used),
         _admin("GET", "/v1/audit", "Show the audit log", organizations.get_audit, audited),
     ]
+
+
+def _mcp_route(mcp: McpRoute) -> Route:
+    answer = Media(JSON_TYPE, "A JSON-RPC answer of the Model Context Protocol.")
+    refusal = Media(JSON_TYPE, "A JSON-RPC error: the message is invalid.")
+    unknown = Media(JSON_TYPE, "A JSON-RPC error: there is no such method.")
+    contract = Contract(
+        body=Media(JSON_TYPE, "One JSON-RPC message of the Model Context Protocol, in any of its versions."),
+        max_body_bytes=MAX_MCP_BODY_BYTES,
+        options=McpOptions,
+        answers={200: answer, 202: None, 400: refusal, 404: unknown},
+        errors=("mcp_not_installed",),
+    )
+    return known_callers_route("POST", "/mcp", "Model Context Protocol, for agents", mcp.post, contract=contract)
 
 
 def _admin(method: str, path: str, purpose: str, answer: Answer, contract: Contract) -> Route:

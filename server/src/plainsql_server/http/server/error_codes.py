@@ -58,6 +58,7 @@ CODES: dict[str, Code] = {
     "key_limit": Code(LimitError, "The organization has reached its limit of active keys."),
     "session_limit": Code(LimitError, "The organization has reached its limit of sessions."),
     "organization_not_found": Code(AccessError, "The organization no longer exists."),
+    "mcp_not_installed": Code(AccessError, "The service doesn't offer MCP."),
     # Statements and transactions.
     "statement_too_large": Code(RequestError, "The SQL exceeds the tier's size limit."),
     "empty_statement": Code(RequestError, "The text contains no statement."),

@@ -1,0 +1,199 @@
+"""Carries out the calls of tools, for one caller.
+
+    result = await Calls(parts, caller).call(params, asks_user=True)
+
+What reads is sent with a secret that can only read, whatever the caller's own may do: PostgreSQL's read-only role is
+the guard, and no code here judges SQL. The caller's own secret is used for one thing alone, a transaction of
+`run_transaction`, if the URL of the request allows writes. Each call is written to the audit log before it begins.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import mcp_types as types
+import msgspec
+
+from plainsql_server.control_plane.read_sessions import ReadSessions
+from plainsql_server.core.actor import Actor
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.principal import Scope
+from plainsql_server.directory import audit, databases
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.http.control.mcp import tools
+from plainsql_server.http.control.mcp.data_plane import DataPlane, Failed, Reply, Sent
+from plainsql_server.http.control.mcp.refusal import Refused
+from plainsql_server.http.control.mcp.results import DATA_BYTES, failure, result, shown_result, shown_results, within
+from plainsql_server.http.control.mcp.route import McpCaller
+from plainsql_server.http.control.mcp.writing import Dialog, Writing, transaction_content
+
+Answer = types.CallToolResult | types.InputRequiredResult
+# As many as a model can choose from.
+_DATABASES = 500
+
+
+class Parts(NamedTuple):
+    """What all calls of a process share."""
+
+    directory: Directory
+    sessions: ReadSessions
+    data_plane: DataPlane
+
+
+class Calls:
+    """The calls of one caller."""
+
+    def __init__(self, parts: Parts, caller: McpCaller) -> None:
+        self._parts = parts
+        self._caller = caller
+        self._by = Actor.of(caller.principal, caller.request_id)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether run_transaction may write: the URL allows it, and the credential has the scope."""
+        return self._caller.options.allow_writes and self._caller.principal.may(Scope.WRITE)
+
+    async def call(self, params: types.CallToolRequestParams, *, asks_user: bool) -> Answer:
+        """The result of a call. `asks_user` says whether the client can ask its user for a confirmation."""
+        kind = tools.KINDS.get(params.name)
+        if kind is None:
+            return result(f"There is no tool {params.name[:64]!r}.", error=True)
+        try:
+            arguments = msgspec.convert(params.arguments or {}, kind.arguments)
+        except msgspec.ValidationError as error:
+            return result(f"The arguments are invalid: {error}.", error=True)
+        try:
+            database = await self._database(getattr(arguments, "database", None))
+            writes = self.may_write and isinstance(arguments, tools.TransactionArguments)
+            await audit.note_tool_call(
+                self._parts.directory, self._by, params.name, database.organization_id, database.id, writes=writes
+            )
+            dialog = Dialog.of(params, asks_user=asks_user)
+            return await self._run(arguments, database, dialog)
+        except Refused as error:
+            return result(str(error), error=True)
+        except Failed as error:
+            return failure(error.error)
+        except ServiceError as error:
+            return failure(error)
+
+    async def _run(self, arguments: msgspec.Struct, database: DatabaseRecord, dialog: Dialog) -> Answer:
+        match arguments:
+            case tools.QueryArguments():
+                return await self._query(arguments, database)
+            case tools.ExplainArguments():
+                return await self._explain(arguments, database)
+            case tools.TransactionArguments() if self.may_write:
+                return await Writing(self._parts.data_plane, self._caller).run(arguments, database.id, dialog)
+            case tools.TransactionArguments():
+                return await self._read_transaction(arguments, database)
+            case tools.ListTablesArguments():
+                return await self._list_tables(arguments, database)
+            case tools.DescribeTableArguments():
+                return await self._describe_table(arguments, database)
+            case tools.OutcomeArguments():
+                return await self._request_outcome(arguments, database)
+            case _:
+                return await self._list_databases(database)
+
+    async def _query(self, arguments: tools.QueryArguments, database: DatabaseRecord) -> Answer:
+        reply = await self._read_query(
+            database, arguments.sql, arguments.params, arguments.timeout_s, max_rows=arguments.max_rows
+        )
+        data, is_truncated = shown_result(reply)
+        summary = f"{reply.row_count} rows." if not is_truncated else "There are more rows than are shown."
+        return result(summary, data, truncated=is_truncated)
+
+    async def _explain(self, arguments: tools.ExplainArguments, database: DatabaseRecord) -> Answer:
+        options = "analyze, buffers, " if arguments.analyze else ""
+        sql = f"explain ({options}format text) {arguments.sql}"
+        reply = await self._read_query(database, sql, arguments.params, arguments.timeout_s, max_rows=tools.MOST_ROWS)
+        data, is_truncated = shown_result(reply)
+        return result("PostgreSQL's plan.", data, truncated=is_truncated)
+
+    async def _read_transaction(self, arguments: tools.TransactionArguments, database: DatabaseRecord) -> Answer:
+        content = transaction_content(arguments, database.id) | {"read_only": True}
+        reply = await self._read(lambda sent: self._parts.data_plane.post("/v1/transaction", sent, content))
+        data, is_truncated = shown_results(reply)
+        return result("The statements have run. Nothing was written.", data, truncated=is_truncated)
+
+    async def _list_tables(self, arguments: tools.ListTablesArguments, database: DatabaseRecord) -> Answer:
+        reply = await self._tables(database, "columns", arguments.schema)
+        shown, is_cut = within(reply.tables, DATA_BYTES)
+        if is_cut:
+            # The names alone say more than the columns of the first tables.
+            reply = await self._tables(database, "names", arguments.schema)
+            shown, is_cut = within(reply.tables, DATA_BYTES)
+        is_truncated = is_cut or reply.truncated
+        return result(f"{len(shown)} tables.", f"[{','.join(shown)}]", truncated=is_truncated)
+
+    async def _describe_table(self, arguments: tools.DescribeTableArguments, database: DatabaseRecord) -> Answer:
+        reply = await self._tables(database, "full", arguments.schema)
+        found = [each for each in reply.tables if msgspec.json.decode(each, type=_Named).name == arguments.table]
+        if not found:
+            raise Refused("There is no such table or view in this schema. list_tables shows all.")
+        shown, is_cut = within(found, DATA_BYTES)
+        return result("The table.", f"[{','.join(shown)}]", truncated=is_cut)
+
+    async def _request_outcome(self, arguments: tools.OutcomeArguments, database: DatabaseRecord) -> Answer:
+        path = f"/v1/requests/{quote(arguments.key, safe='')}"
+        reply = await self._read(lambda sent: self._parts.data_plane.get(path, sent._replace(database=database.id)))
+        outcome = str(reply.request["outcome"])
+        return result(f"The outcome is: {outcome}.", outcome=outcome)
+
+    async def _list_databases(self, own: DatabaseRecord) -> Answer:
+        principal, options = self._caller.principal, self._caller.options
+        shown, summary = [own], "The database that is used."
+        if principal.may(Scope.ADMIN) and principal.database is None and options.database is None:
+            shown = await databases.list_(self._parts.directory, principal.organization_id, _DATABASES, None)
+            summary = f"{len(shown)} databases."
+        elif not principal.may(Scope.ADMIN):
+            summary += " To list others, the key needs the scope admin."
+        listed = [{"name": each.name, "id": each.id, "state": each.state, "default": each.is_default} for each in shown]
+        return result(summary, json.dumps(listed, ensure_ascii=False), truncated=len(shown) == _DATABASES)
+
+    async def _tables(self, database: DatabaseRecord, detail: str, schema: str | None) -> Reply:
+        get = self._parts.data_plane.get
+        return await self._read(
+            lambda sent: get("/tables", sent._replace(database=database.id), detail=detail, schema=schema)
+        )
+
+    async def _read_query(
+        self, database: DatabaseRecord, sql: str, params: list[Any], timeout_s: int, *, max_rows: int
+    ) -> Reply:
+        content = {
+            "sql": sql, "params": params, "database": database.id, "row_format": "array", "max_rows": max_rows,
+            "timeout_ms": timeout_s * 1000, "read_only": True,
+        }  # fmt: skip
+        return await self._read(lambda sent: self._parts.data_plane.post("/v1/query", sent, content))
+
+    async def _read(self, send: Callable[[Sent], Awaitable[Reply]]) -> Reply:
+        """Sends a request with a secret that can only read."""
+        caller, sessions = self._caller, self._parts.sessions
+        for is_last in (False, True):
+            secret = await sessions.secret_for(caller.principal, caller.secret, self._by)
+            try:
+                return await send(Sent(secret, caller.request_id))
+            except Failed as error:
+                # The caller itself has just been authenticated: its read session has ended.
+                if error.error.code != "unauthenticated" or is_last:
+                    raise
+                sessions.forget(caller.principal)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _database(self, named: str | None) -> DatabaseRecord:
+        """The database of a call. Raises Refused if there is none, or if the caller may not use it."""
+        principal, options = self._caller.principal, self._caller.options
+        bounds = [each for each in (principal.database, options.database) if each is not None]
+        names: list[str | None] = [named, *bounds] if named is not None else [*bounds] or [None]
+        found = [await databases.find(self._parts.directory, principal.organization_id, name) for name in names]
+        database = found[0]
+        if database is None or any(each is None or each.id != database.id for each in found):
+            raise Refused("There is no such database, or you may not use it. list_databases shows those that you may.")
+        return database
+
+
+class _Named(msgspec.Struct):
+    name: str

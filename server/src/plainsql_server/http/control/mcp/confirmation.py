@@ -1,0 +1,85 @@
+"""Confirmations: what a user has to agree to before a transaction that writes is committed.
+
+    token = issue(secret, bound_to(statements, database), Confirmation("token", now_s + LIFE_S, new_key(), [1]))
+    confirmation = opened(secret, bound_to(statements, database), token, "token", now_s)
+
+A confirmation holds for exactly these statements and parameters, in this database, with this credential, for five
+minutes. It is signed with a key derived from the caller's own secret, so each process of the control plane can check it
+and none has to store it: an agent doesn't know the secret, and whoever does can write without a confirmation. It names
+the idempotency key of the commit, so it takes effect once.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from typing import Any, Literal
+
+import msgspec
+
+from plainsql_server.http.control.mcp.refusal import Refused
+
+# Long enough for a user to read what is shown.
+LIFE_S = 300
+_LABEL = b"plainsql mcp confirmation 1\0"
+_MAC_BYTES = 32
+
+# Who passes it on: the client, after it has asked the user, or the agent as an argument.
+Way = Literal["dialog", "token"]
+
+
+class Confirmation(msgspec.Struct, array_like=True, frozen=True):
+    """What was rehearsed: how many rows each statement changed, and the idempotency key of its commit."""
+
+    way: Way
+    expires_at_s: int
+    idempotency_key: str
+    affected_rows: list[int]
+
+
+_decoder = msgspec.json.Decoder(Confirmation)
+
+
+def new_key() -> str:
+    """The idempotency key of a commit."""
+    return f"mcp-{secrets.token_hex(16)}"
+
+
+def bound_to(statements: Any, database: str | None) -> bytes:
+    """What a confirmation is bound to: a digest of the statements, their parameters and the database."""
+    return hashlib.sha256(msgspec.json.encode([statements, database], order="deterministic")).digest()
+
+
+def issue(secret: str, bound: bytes, confirmation: Confirmation) -> str:
+    """The confirmation as text."""
+    content = msgspec.json.encode(confirmation)
+    return base64.urlsafe_b64encode(_mac(secret, bound, content) + content).decode()
+
+
+def opened(secret: str, bound: bytes, text: str, way: Way, now_s: float) -> Confirmation:
+    """The confirmation in a text. Raises Refused if it is for something else, forged or expired."""
+    try:
+        raw = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
+    except ValueError as error:
+        raise _refused("isn't valid") from error
+    mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(secret, bound, content)):
+        raise _refused("is not for these statements, parameters, database and credential")
+    confirmation = _decoder.decode(content)
+    if confirmation.way != way:
+        raise _refused("is for the user's dialog, not for this call")
+    if confirmation.expires_at_s < now_s:
+        raise _refused("has expired")
+    return confirmation
+
+
+def _mac(secret: str, bound: bytes, content: bytes) -> bytes:
+    key = hashlib.sha256(_LABEL + secret.encode()).digest()
+    return hmac.digest(key, bound + content, "sha256")
+
+
+def _refused(why: str) -> Refused:
+    return Refused(
+        f"The confirmation {why}. Nothing was written. Call run_transaction without a confirmation to rehearse the "
+        "statements again."
+    )

@@ -1,0 +1,147 @@
+"""Sends the tools' requests to the data plane, with a caller's secret, and reads its answers.
+
+    reply = await data_plane.post("/v1/query", Sent(secret, request_id), {"sql": "select 1"})
+
+Rows stay as the data plane wrote them, so that numbers keep their digits. Every request may be sent twice: reads, dry
+runs, and commits with an idempotency key.
+"""
+
+import ssl
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import httpx2
+import msgspec
+
+from plainsql_server.http.control.mcp.refusal import Refused
+from plainsql_server.http.control.mcp.route import DataPlaneAddress
+from plainsql_server.http.server.answers import Error
+
+# What this process holds of one answer. A tool shows far less; the data plane cuts rows, but one row may be large.
+_ANSWER_BYTES = 8 * 1024 * 1024
+# More than the deadline of any request that the tools send.
+_TIMEOUT_S = 90.0
+_CONNECTIONS = 100
+_JSON = "application/json"
+
+
+class Failed(Exception):
+    """The data plane has answered with an error."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(error.code)
+        self.error = error
+
+
+class Sent(NamedTuple):
+    """What goes with each request: the secret, and the id under which both planes log it."""
+
+    secret: str
+    request_id: str
+    idempotency_key: str | None = None
+    database: str | None = None
+
+
+class ResultReply(msgspec.Struct):
+    """One result, its rows as raw JSON."""
+
+    columns: list[str] = []
+    types: list[str] = []
+    rows: list[msgspec.Raw] = []
+    row_count: int = 0
+    truncated: bool = False
+    affected_rows: int = 0
+    command: str | None = None
+    notices: msgspec.Raw | None = None
+
+
+class Reply(ResultReply):
+    """The fields of all answers that the tools use."""
+
+    results: list[ResultReply] = []
+    tables: list[msgspec.Raw] = []
+    request: dict[str, Any] = {}
+    error: Error | None = None
+    # Whether a commit had taken effect before, with the same idempotency key.
+    replayed: bool = False
+
+
+_decoder = msgspec.json.Decoder(Reply)
+
+
+class DataPlane:
+    """A client of the data plane, with connections that are kept."""
+
+    def __init__(self, address: DataPlaneAddress) -> None:
+        self._client = httpx2.AsyncClient(
+            base_url=address.url,
+            verify=ssl.create_default_context(cafile=address.ca_file),
+            timeout=_TIMEOUT_S,
+            limits=httpx2.Limits(max_connections=_CONNECTIONS),
+            # No proxies and no credentials from the environment.
+            trust_env=False,
+        )
+
+    async def post(self, path: str, sent: Sent, content: dict[str, Any]) -> Reply:
+        """The answer to a POST. Raises Failed if it is an error, Refused if there is none or it is too long."""
+        return await self._send("POST", path, sent, msgspec.json.encode(content))
+
+    async def get(self, path: str, sent: Sent, **options: str | None) -> Reply:
+        """The answer to a GET. Raises as `post` does."""
+        asked = urlencode({name: value for name, value in options.items() if value is not None})
+        return await self._send("GET", f"{path}?{asked}" if asked else path, sent, None)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _send(self, method: str, target: str, sent: Sent, body: bytes | None) -> Reply:
+        headers = {"Authorization": f"Bearer {sent.secret}", "X-Request-Id": sent.request_id, "Accept": _JSON}
+        if body is not None:
+            headers["Content-Type"] = _JSON
+        if sent.idempotency_key is not None:
+            headers["Idempotency-Key"] = sent.idempotency_key
+        if sent.database is not None and body is None:
+            headers["X-Database"] = sent.database
+        for is_last in (False, True):
+            try:
+                return await self._exchange(method, target, headers, body)
+            except httpx2.TransportError as error:
+                # A kept connection may have been closed in the meantime.
+                if is_last:
+                    raise _unreachable(sent) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _exchange(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Reply:
+        async with self._client.stream(method, target, headers=headers, content=body) as response:
+            content = bytearray()
+            async for part in response.aiter_bytes():
+                content += part
+                if len(content) > _ANSWER_BYTES:
+                    raise _too_large()
+        if not response.headers.get("content-type", "").startswith(_JSON):
+            raise Refused("The statement asks for a stream. Remove the hint /*+ STREAM */ from it.")
+        reply = _decoder.decode(content)
+        if reply.error is not None:
+            raise Failed(reply.error)
+        if response.status_code >= HTTPStatus.MULTIPLE_CHOICES:
+            raise Refused(f"The data plane answered with status {response.status_code}.")
+        reply.replayed = "idempotency-replayed" in response.headers
+        return reply
+
+
+def _too_large() -> Refused:
+    return Refused(
+        f"The result is larger than {_ANSWER_BYTES} bytes. Select fewer columns, or shorten long values, for example "
+        "with left(column, 200)."
+    )
+
+
+def _unreachable(sent: Sent) -> Refused:
+    if sent.idempotency_key is None:
+        return Refused("The data plane is unavailable. Nothing was written.")
+    return Refused(
+        "The data plane is unavailable, and it is unknown whether the transaction has taken effect. Call "
+        f"request_outcome with the key {sent.idempotency_key}, or run_transaction with the same confirmation: it takes "
+        "effect once."
+    )

@@ -1,0 +1,149 @@
+"""Transactions that write: rehearsed first, then committed once the user has agreed.
+
+    writing = Writing(data_plane, caller)
+    result = await writing.run(arguments, database_id, Dialog.of(params, asks_user=True))
+
+A rehearsal is a dry run: PostgreSQL runs the statements and rolls them back. The commit expects each statement to
+change as many rows as it did then. A client that can ask its user does so; the agent can't answer for the user. With
+other clients, the agent passes a token on.
+"""
+
+from typing import Any, NamedTuple
+
+import mcp_types as types
+import msgspec
+
+from plainsql_server.core.clock import wall_s
+from plainsql_server.http.control.mcp.confirmation import (
+    LIFE_S,
+    Confirmation,
+    Way,
+    bound_to,
+    issue,
+    new_key,
+    opened,
+)
+from plainsql_server.http.control.mcp.data_plane import DataPlane, Reply, Sent
+from plainsql_server.http.control.mcp.results import result, shown_results
+from plainsql_server.http.control.mcp.route import McpCaller
+from plainsql_server.http.control.mcp.tools import TransactionArguments
+
+# The name of the question in a client's dialog, and of the box that the user ticks.
+_QUESTION = "confirmation"
+_BOX = "commit"
+# What fits a dialog. The agent has the whole.
+_SHOWN_CHARACTERS = 2_000
+
+
+class Dialog(NamedTuple):
+    """Whether the client can ask its user, and what came back if it did."""
+
+    asks_user: bool
+    state: str | None
+    answer: types.ElicitResult | None
+
+    @classmethod
+    def of(cls, params: types.CallToolRequestParams, *, asks_user: bool) -> "Dialog":
+        answer = (params.input_responses or {}).get(_QUESTION)
+        return cls(asks_user, params.request_state, answer if isinstance(answer, types.ElicitResult) else None)
+
+    @property
+    def is_agreed(self) -> bool:
+        answer = self.answer
+        return answer is not None and answer.action == "accept" and (answer.content or {}).get(_BOX) is True
+
+
+class Writing:
+    """The transactions of one caller who may write."""
+
+    def __init__(self, data_plane: DataPlane, caller: McpCaller) -> None:
+        self._data_plane = data_plane
+        self._caller = caller
+
+    async def run(
+        self, arguments: TransactionArguments, database_id: str | None, dialog: Dialog
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Rehearses the transaction, or commits it if it is confirmed. Raises Refused and Failed."""
+        bound = bound_to(msgspec.to_builtins(arguments.statements), database_id)
+        token = arguments.confirmation_token
+        way: Way = "dialog" if dialog.answer is not None else "token"
+        if way == "token" and token is None:
+            return await self._rehearse(arguments, database_id, bound, dialog)
+        if way == "dialog" and not dialog.is_agreed:
+            return result("The user declined. Nothing was written.", outcome="declined")
+        text = (dialog.state if way == "dialog" else token) or ""
+        return await self._commit(arguments, database_id, opened(self._caller.secret, bound, text, way, wall_s()))
+
+    async def _rehearse(
+        self, arguments: TransactionArguments, database_id: str | None, bound: bytes, dialog: Dialog
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        content = transaction_content(arguments, database_id) | {"dry_run": True}
+        reply = await self._data_plane.post("/v1/transaction", self._sent(), content)
+        way: Way = "dialog" if dialog.asks_user else "token"
+        affected = [each.affected_rows for each in reply.results]
+        confirmation = Confirmation(way, int(wall_s()) + LIFE_S, new_key(), affected)
+        token = issue(self._caller.secret, bound, confirmation)
+        if dialog.asks_user:
+            return _question(arguments, reply, token)
+        data, is_truncated = shown_results(reply)
+        summary = (
+            f"Rehearsed and rolled back: {_counts(reply)}. Nothing has been written. Show this to the user. If the user"
+            f" agrees, call run_transaction again within {LIFE_S // 60} minutes, with the same arguments and the"
+            " confirmation_token."
+        )
+        return result(summary, data, truncated=is_truncated, outcome="rehearsed", confirmation_token=token)
+
+    async def _commit(
+        self, arguments: TransactionArguments, database_id: str | None, confirmation: Confirmation
+    ) -> types.CallToolResult:
+        content = transaction_content(arguments, database_id)
+        for statement, count in zip(content["statements"], confirmation.affected_rows, strict=True):
+            statement["expect"] = {"affected_rows": count}
+        key = confirmation.idempotency_key
+        reply = await self._data_plane.post("/v1/transaction", self._sent()._replace(idempotency_key=key), content)
+        data, is_truncated = shown_results(reply)
+        again = " It had been committed before, with the same confirmation; nothing was done again."
+        summary = f"Committed: {_counts(reply)}.{again if reply.replayed else ''}"
+        return result(summary, data, truncated=is_truncated, outcome="committed", idempotency_key=key)
+
+    def _sent(self) -> Sent:
+        return Sent(self._caller.secret, self._caller.request_id)
+
+
+def transaction_content(arguments: TransactionArguments, database_id: str | None) -> dict[str, Any]:
+    """The body of POST /v1/transaction."""
+    content: dict[str, Any] = {
+        "statements": [{"sql": each.sql, "params": each.params} for each in arguments.statements],
+        "row_format": "array",
+        "timeout_ms": arguments.timeout_s * 1000,
+    }
+    return content if database_id is None else content | {"database": database_id}
+
+
+def _counts(reply: Reply) -> str:
+    """How many rows each statement changed."""
+    each = (f"statement {at} changes {one.affected_rows} rows" for at, one in enumerate(reply.results, 1))
+    return ", ".join(each)
+
+
+def _question(arguments: TransactionArguments, reply: Reply, token: str) -> types.InputRequiredResult:
+    """What the client asks its user. The answer comes with the same call, sent again."""
+    statements = "\n".join(
+        f"{at}. {_one_line(each.sql)}" + (f"\n   values: {_one_line(str(each.params))}" if each.params else "")
+        for at, each in enumerate(arguments.statements, 1)
+    )
+    message = f"Commit this transaction?\n{statements[:_SHOWN_CHARACTERS]}\nIn a rehearsal, {_counts(reply)}."
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {_BOX: {"type": "boolean", "title": "Commit", "default": False}},
+        "required": [_BOX],
+    }
+    params = types.ElicitRequestFormParams(message=message, requested_schema=schema)
+    return types.InputRequiredResult(
+        input_requests={_QUESTION: types.ElicitRequest(params=params)}, request_state=token
+    )
+
+
+def _one_line(text: str) -> str:
+    """The text without characters that could disguise it in a dialog."""
+    return "".join(each if each.isprintable() else " " for each in text)
