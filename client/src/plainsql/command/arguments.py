@@ -58,6 +58,9 @@ _EXAMPLES = {
   plainsql keys create deployment --scope write --scope admin""",
     "plainsql session": """\
   plainsql session --scope read --bound-to main""",
+    "plainsql mcp": """\
+  plainsql mcp --database main
+  plainsql mcp --allow-writes""",
     "plainsql login": """\
   plainsql login https://db.example.com:8400
   plainsql login https://db.example.com:8400 < key.txt""",
@@ -337,6 +340,11 @@ def _session_seconds(text: str) -> int:
     return int(text)
 
 
+def _add_mcp(parser: argparse.ArgumentParser) -> None:
+    shown = "let the agent write; each transaction is rehearsed first, and you are asked (default: it can only read)"
+    parser.add_argument("--allow-writes", action="store_true", help=shown)
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure (default: 2)")
     parser.add_argument("--sql", default="select 1", help="the statement to run (default: select 1)")
@@ -384,6 +392,7 @@ _COMMANDS = {
     "reset": Command("drop everything in a database, for good", "nouns:reset_database", _add_reset),
     "health": Command("show whether the service is healthy, as JSON", "service:show_health"),
     "bench": Command("measure the service's latency from here", "service:run_bench", _add_bench),
+    "mcp": Command("serve an AI agent on standard input and output (Model Context Protocol)", "mcp:run_mcp", _add_mcp),
     "login": Command("save a URL and a key for later commands", "service:log_in", _add_login),
     "whoami": Command("show the service, organization and key in use, as JSON", "service:show_caller"),
 }

@@ -25,7 +25,15 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.http.control.mcp import tools
 from plainsql_server.http.control.mcp.data_plane import DataPlane, Failed, Reply, Sent
 from plainsql_server.http.control.mcp.refusal import Refused
-from plainsql_server.http.control.mcp.results import DATA_BYTES, failure, result, shown_result, shown_results, within
+from plainsql_server.http.control.mcp.results import (
+    DATA_BYTES,
+    counted,
+    failure,
+    result,
+    shown_result,
+    shown_results,
+    within,
+)
 from plainsql_server.http.control.mcp.route import McpCaller
 from plainsql_server.http.control.mcp.writing import Dialog, Writing, transaction_content
 
@@ -103,7 +111,7 @@ class Calls:
             database, arguments.sql, arguments.params, arguments.timeout_s, max_rows=arguments.max_rows
         )
         data, is_truncated = shown_result(reply)
-        summary = f"{reply.row_count} rows." if not is_truncated else "There are more rows than are shown."
+        summary = "There are more rows than are shown." if is_truncated else f"{counted(reply.row_count, 'row')}."
         return result(summary, data, truncated=is_truncated)
 
     async def _explain(self, arguments: tools.ExplainArguments, database: DatabaseRecord) -> Answer:
@@ -127,7 +135,7 @@ class Calls:
             reply = await self._tables(database, "names", arguments.schema)
             shown, is_cut = within(reply.tables, DATA_BYTES)
         is_truncated = is_cut or reply.truncated
-        return result(f"{len(shown)} tables.", f"[{','.join(shown)}]", truncated=is_truncated)
+        return result(f"{counted(len(shown), 'table')}.", f"[{','.join(shown)}]", truncated=is_truncated)
 
     async def _describe_table(self, arguments: tools.DescribeTableArguments, database: DatabaseRecord) -> Answer:
         reply = await self._tables(database, "full", arguments.schema)
@@ -148,7 +156,7 @@ class Calls:
         shown, summary = [own], "The database that is used."
         if principal.may(Scope.ADMIN) and principal.database is None and options.database is None:
             shown = await databases.list_(self._parts.directory, principal.organization_id, _DATABASES, None)
-            summary = f"{len(shown)} databases."
+            summary = f"{counted(len(shown), 'database')}."
         elif not principal.may(Scope.ADMIN):
             summary += " To list others, the key needs the scope admin."
         listed = [{"name": each.name, "id": each.id, "state": each.state, "default": each.is_default} for each in shown]

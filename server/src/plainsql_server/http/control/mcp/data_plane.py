@@ -53,7 +53,7 @@ class ResultReply(msgspec.Struct):
     truncated: bool = False
     affected_rows: int = 0
     command: str | None = None
-    notices: msgspec.Raw | None = None
+    notices: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class Reply(ResultReply):

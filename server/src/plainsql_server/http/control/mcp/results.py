@@ -45,6 +45,10 @@ def failure(error: Error | ServiceError) -> types.CallToolResult:
     code = _CODE.fullmatch(shown.code)
     parts = [code[0] if code else "error", f"SQLSTATE {shown.sqlstate}" if shown.sqlstate else None, shown.outcome]
     summary = f"Failed: {', '.join(str(part) for part in parts if part)}."
+    if shown.code == "read_only_sql_transaction":
+        # The service's own hint is to use another key. Whether agents may write is for the user to say.
+        summary += " This call can't write."
+        shown = msgspec.structs.replace(shown, hint=None)
     names = ("message", "detail", "hint", "position", "statement_index", "schema", "table", "column", "constraint")
     found = {name: getattr(shown, name) for name in names if getattr(shown, name) is not None}
     wrapped = Wrapped.of(json.dumps(found, ensure_ascii=False))
@@ -57,10 +61,11 @@ def shown_result(reply: ResultReply, left_bytes: int = DATA_BYTES) -> tuple[str,
     """The columns and rows of a result as JSON, and whether rows are missing, because there are too many bytes."""
     rows, is_cut = within(reply.rows, left_bytes)
     head = {"columns": reply.columns, "types": reply.types}
-    notices = bytes(reply.notices).decode()[: DATA_BYTES // 4] if reply.notices is not None else None
-    more = f',"notices":{json.dumps(notices)}' if notices and notices != "[]" else ""
+    notices = bytes(reply.notices)
+    has_room = len(notices) < DATA_BYTES // 4
+    more = f',"notices":{notices.decode()}' if notices != b"[]" and has_room else ""
     text = f'{json.dumps(head, ensure_ascii=False)[:-1]},"rows":[{",".join(rows)}]{more}}}'
-    return text, is_cut or reply.truncated
+    return text, is_cut or reply.truncated or not has_room
 
 
 def shown_results(reply: Reply) -> tuple[str, bool]:
@@ -83,3 +88,8 @@ def within(values: Iterable[msgspec.Raw], left_bytes: int) -> tuple[list[str], b
             return found, True
         found.append(bytes(each).decode())
     return found, False
+
+
+def counted(number: int, thing: str) -> str:
+    """Such as: 1 row, 2 rows."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

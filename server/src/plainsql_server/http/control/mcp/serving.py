@@ -42,17 +42,21 @@ class McpServing:
         self._parts = Parts(directory, sessions, DataPlane(address))
 
     async def respond(self, request: Request, caller: McpCaller) -> Response:
-        exchange = _Exchange(request)
-        manager = StreamableHTTPSessionManager(_server(Calls(self._parts, caller)), json_response=True, stateless=True)
+        exchange, failures = _Exchange(request), list[Exception]()
+        server = _server(Calls(self._parts, caller), failures)
+        manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
         async with manager.run():
             await manager.handle_request(exchange.scope(), exchange.receive, exchange.send)
+        if failures:
+            # The package hides it from the client, and from the service's log, too.
+            raise failures[0]
         return exchange.response()
 
     async def close(self) -> None:
         await self._parts.data_plane.close()
 
 
-def _server(calls: Calls) -> Server[Any]:
+def _server(calls: Calls, failures: list[Exception]) -> Server[Any]:
     async def list_tools(
         _: ServerRequestContext[Any], __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
@@ -61,7 +65,11 @@ def _server(calls: Calls) -> Server[Any]:
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        return await calls.call(params, asks_user=_asks_user(context))
+        try:
+            return await calls.call(params, asks_user=_asks_user(context))
+        except Exception as error:
+            failures.append(error)
+            raise
 
     return Server(
         "plainsql", version=VERSION, instructions=_INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool

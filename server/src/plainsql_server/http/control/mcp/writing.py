@@ -24,7 +24,7 @@ from plainsql_server.http.control.mcp.confirmation import (
     opened,
 )
 from plainsql_server.http.control.mcp.data_plane import DataPlane, Reply, Sent
-from plainsql_server.http.control.mcp.results import result, shown_results
+from plainsql_server.http.control.mcp.results import counted, result, shown_results
 from plainsql_server.http.control.mcp.route import McpCaller
 from plainsql_server.http.control.mcp.tools import TransactionArguments
 
@@ -122,7 +122,7 @@ def transaction_content(arguments: TransactionArguments, database_id: str | None
 
 def _counts(reply: Reply) -> str:
     """How many rows each statement changed."""
-    each = (f"statement {at} changes {one.affected_rows} rows" for at, one in enumerate(reply.results, 1))
+    each = (f"statement {at} changes {counted(one.affected_rows, 'row')}" for at, one in enumerate(reply.results, 1))
     return ", ".join(each)
 
 
