@@ -58,6 +58,8 @@ KNOWN_CALLERS_ROUTES = frozenset(
         ("POST", "/v1/session/refresh"),
         ("DELETE", "/v1/session"),
         ("GET", "/v1/organizations/current"),
+        # Each tool needs the scope of what it does.
+        ("POST", "/mcp"),
     }
 )
 

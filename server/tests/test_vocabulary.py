@@ -73,6 +73,8 @@ IDENTIFIERS_ALLOWED: Mapping[tuple[str, str], str] = {
     ("server/src/plainsql_server/dev/command.py", "end_leftovers"): "what an earlier run of `dev` left running",
     ("server/src/plainsql_server/dev/processes.py", "end_leftovers"): "as above",
     ("server/tests/dev/test_leftovers.py", "end_leftovers"): "as above",
+    ("client/src/plainsql/command/mcp_bridge.py", "form"): "the protocol's name for a kind of dialog",
+    ("server/src/plainsql_server/http/control/mcp/serving.py", "form"): "as above",
     ("conftest.py", "IN_GATE"): "the gate of continuous integration",
     ("server/tests/programs.py", "IN_GATE"): "as above",
 }

@@ -207,7 +207,7 @@ def _option(name: str, field: Json, required: bool) -> Json:
 def _request_body(contract: Contract, shapes: _Shapes) -> Json:
     body = contract.body
     if isinstance(body, Media):
-        media: Json = {"schema": {"type": "string", "description": body.description}}
+        media: Json = {"schema": {"type": "object" if _is_json(body) else "string", "description": body.description}}
         content_type, required = body.content_type, True
     else:
         assert body is not None

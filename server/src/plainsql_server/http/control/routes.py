@@ -189,6 +189,7 @@ def _mcp_route(mcp: McpRoute) -> Route:
     refusal = Media(JSON_TYPE, "A JSON-RPC error: the message is invalid.")
     unknown = Media(JSON_TYPE, "A JSON-RPC error: there is no such method.")
     contract = Contract(
+        examples={"The tools": {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}},
         body=Media(JSON_TYPE, "One JSON-RPC message of the Model Context Protocol, in any of its versions."),
         max_body_bytes=MAX_MCP_BODY_BYTES,
         options=McpOptions,

@@ -1,12 +1,12 @@
 """Confirmations: what a user has to agree to before a transaction that writes is committed.
 
-    token = issue(secret, bound_to(statements, database), Confirmation("token", now_s + LIFE_S, new_key(), [1]))
-    confirmation = opened(secret, bound_to(statements, database), token, "token", now_s)
+    token = issue(secret, bound_to(statements, database), Confirmation("agent", now_s + LIFE_S, new_key(), [1]))
+    confirmation = opened(secret, bound_to(statements, database), token, "agent", now_s)
 
 A confirmation holds for exactly these statements and parameters, in this database, with this credential, for five
 minutes. It is signed with a key derived from the caller's own secret, so each process of the control plane can check it
-and none has to store it: an agent doesn't know the secret, and whoever does can write without a confirmation. It names
-the idempotency key of the commit, so it takes effect once.
+and none has to store it. An agent doesn't know the secret, and a program that does can write without a confirmation. It
+names the idempotency key of the commit, so it takes effect once.
 """
 
 import base64
@@ -24,14 +24,14 @@ LIFE_S = 300
 _LABEL = b"plainsql mcp confirmation 1\0"
 _MAC_BYTES = 32
 
-# Who passes it on: the client, after it has asked the user, or the agent as an argument.
-Way = Literal["dialog", "token"]
+# Who has it while the user decides: the client, which asks the user itself, or the agent, which passes it on.
+Holder = Literal["client", "agent"]
 
 
 class Confirmation(msgspec.Struct, array_like=True, frozen=True):
     """What was rehearsed: how many rows each statement changed, and the idempotency key of its commit."""
 
-    way: Way
+    holder: Holder
     expires_at_s: int
     idempotency_key: str
     affected_rows: list[int]
@@ -56,7 +56,7 @@ def issue(secret: str, bound: bytes, confirmation: Confirmation) -> str:
     return base64.urlsafe_b64encode(_mac(secret, bound, content) + content).decode()
 
 
-def opened(secret: str, bound: bytes, text: str, way: Way, now_s: float) -> Confirmation:
+def opened(secret: str, bound: bytes, text: str, holder: Holder, now_s: float) -> Confirmation:
     """The confirmation in a text. Raises Refused if it is for something else, forged or expired."""
     try:
         raw = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
@@ -66,8 +66,8 @@ def opened(secret: str, bound: bytes, text: str, way: Way, now_s: float) -> Conf
     if not hmac.compare_digest(mac, _mac(secret, bound, content)):
         raise _refused("is not for these statements, parameters, database and credential")
     confirmation = _decoder.decode(content)
-    if confirmation.way != way:
-        raise _refused("is for the user's dialog, not for this call")
+    if confirmation.holder != holder:
+        raise _refused("belongs to the client's own question to the user")
     if confirmation.expires_at_s < now_s:
         raise _refused("has expired")
     return confirmation

@@ -76,7 +76,7 @@ class DescribeTableArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only
     database: Database = None
 
 
-class Statement(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ToolStatement(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One statement of a transaction."""
 
     sql: Sql
@@ -87,7 +87,7 @@ class TransactionArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
     """The arguments of `run_transaction`."""
 
     statements: Annotated[
-        list[Statement],
+        list[ToolStatement],
         Meta(
             description="The statements, in this order. All of them take effect, or none.",
             min_length=1,
@@ -109,7 +109,7 @@ class OutcomeArguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     database: Database = None
 
 
-class Kind(NamedTuple):
+class ToolKind(NamedTuple):
     """What is the same for a tool in each request."""
 
     title: str
@@ -117,28 +117,28 @@ class Kind(NamedTuple):
     arguments: type[msgspec.Struct]
 
 
-KINDS: dict[str, Kind] = {
-    "list_databases": Kind("List databases", "Lists the databases that you can use.", NoArguments),
-    "list_tables": Kind(
+KINDS: dict[str, ToolKind] = {
+    "list_databases": ToolKind("List databases", "Lists the databases that you can use.", NoArguments),
+    "list_tables": ToolKind(
         "List tables", "Lists the tables and views of a database, with their columns.", ListTablesArguments
     ),
-    "describe_table": Kind(
+    "describe_table": ToolKind(
         "Describe a table",
         "Describes a table: its columns, types, defaults, indexes, foreign keys, size and estimated number of rows.",
         DescribeTableArguments,
     ),
-    "query": Kind(
+    "query": ToolKind(
         "Run a query",
         "Runs one SQL statement that reads, and returns its rows. It can't write: PostgreSQL refuses that.",
         QueryArguments,
     ),
-    "explain": Kind(
+    "explain": ToolKind(
         "Explain a query",
         "Shows PostgreSQL's plan for one SQL statement that reads. With `analyze`, it also runs it.",
         ExplainArguments,
     ),
-    "run_transaction": Kind("Run a transaction", "", TransactionArguments),
-    "request_outcome": Kind(
+    "run_transaction": ToolKind("Run a transaction", "", TransactionArguments),
+    "request_outcome": ToolKind(
         "Outcome of a request",
         "Says whether a transaction of run_transaction has taken effect, if its answer was lost: committed, "
         "in_progress or not_executed.",
@@ -187,7 +187,7 @@ def tools(*, may_write: bool) -> list[types.Tool]:
     return [_tool(name, kind, writes=may_write and name == "run_transaction") for name, kind in KINDS.items()]
 
 
-def _tool(name: str, kind: Kind, *, writes: bool) -> types.Tool:
+def _tool(name: str, kind: ToolKind, *, writes: bool) -> types.Tool:
     return types.Tool(
         name=name,
         title=kind.title,

@@ -17,7 +17,7 @@ from plainsql_server.core.clock import wall_s
 from plainsql_server.http.control.mcp.confirmation import (
     LIFE_S,
     Confirmation,
-    Way,
+    Holder,
     bound_to,
     issue,
     new_key,
@@ -66,22 +66,22 @@ class Writing:
         """Rehearses the transaction, or commits it if it is confirmed. Raises Refused and Failed."""
         bound = bound_to(msgspec.to_builtins(arguments.statements), database_id)
         token = arguments.confirmation_token
-        way: Way = "dialog" if dialog.answer is not None else "token"
-        if way == "token" and token is None:
+        holder: Holder = "agent" if dialog.answer is None else "client"
+        if holder == "agent" and token is None:
             return await self._rehearse(arguments, database_id, bound, dialog)
-        if way == "dialog" and not dialog.is_agreed:
+        if holder == "client" and not dialog.is_agreed:
             return result("The user declined. Nothing was written.", outcome="declined")
-        text = (dialog.state if way == "dialog" else token) or ""
-        return await self._commit(arguments, database_id, opened(self._caller.secret, bound, text, way, wall_s()))
+        text = (dialog.state if holder == "client" else token) or ""
+        return await self._commit(arguments, database_id, opened(self._caller.secret, bound, text, holder, wall_s()))
 
     async def _rehearse(
         self, arguments: TransactionArguments, database_id: str | None, bound: bytes, dialog: Dialog
     ) -> types.CallToolResult | types.InputRequiredResult:
         content = transaction_content(arguments, database_id) | {"dry_run": True}
         reply = await self._data_plane.post("/v1/transaction", self._sent(), content)
-        way: Way = "dialog" if dialog.asks_user else "token"
+        holder: Holder = "client" if dialog.asks_user else "agent"
         affected = [each.affected_rows for each in reply.results]
-        confirmation = Confirmation(way, int(wall_s()) + LIFE_S, new_key(), affected)
+        confirmation = Confirmation(holder, int(wall_s()) + LIFE_S, new_key(), affected)
         token = issue(self._caller.secret, bound, confirmation)
         if dialog.asks_user:
             return _question(arguments, reply, token)
