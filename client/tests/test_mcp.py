@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from typing import Any
 from uuid import uuid4
 
 import mcp_types as types
+import psycopg
 import pytest
 from jsonschema_rs import Draft202012Validator
 from mcp.client import ClientRequestContext
 from mcp.client.session import ElicitationFnT
+from mcp.shared.exceptions import MCPError
 
 from client.tests.agents import WAYS_IN, agent, data_in, fields_of, text_of
 from client.tests.test_command import run
@@ -262,6 +266,55 @@ async def test_what_an_agent_abandons_is_cancelled(service: Service, database: s
         await asyncio.to_thread(wait_for, runs, 60, lambda: "it never began")
         call.cancel()
         await asyncio.to_thread(wait_for, lambda: not runs(), 60, lambda: "it still runs")
+
+
+async def test_a_session_that_can_write_reads_and_can_t_outlive_its_end(service: Service, database: str) -> None:
+    headers = {"Authorization": f"Bearer {service.new_key('write')}"}
+    content = {"database": database}
+    made = service.http.post(f"{service.control_url}/v1/session", json=content, headers=headers).json()
+    token = made["session"]["token"]
+    async with agent(service, "http", key=token) as session:
+        assert not (await session.call_tool("query", {"sql": "select * from notes"})).is_error
+        assert (await session.call_tool("query", {"sql": "delete from notes"})).is_error
+        assert (await session.call_tool("query", {"sql": "select 1", "database": "main"})).is_error
+        service.http.delete(f"{service.control_url}/v1/session", headers={"Authorization": f"Bearer {token}"})
+        with pytest.raises(MCPError):
+            await session.call_tool("query", {"sql": "select 1"})
+
+
+async def test_a_read_session_that_was_ended_is_replaced(service: Service) -> None:
+    key = service.new_key("write")
+    async with agent(service, "http", key=key) as session:
+        assert not (await session.call_tool("query", {"sql": "select 1"})).is_error
+        with psycopg.connect(service.directory_dsn) as directory:
+            ended = directory.execute(
+                "update sessions set ended_at = now() where ended_at is null and scopes = '{read}' returning id"
+            ).fetchall()
+        assert ended
+        # The data plane knows it at once, or after a moment.
+        for _ in range(3):
+            assert not (await session.call_tool("query", {"sql": "select 1"})).is_error
+
+
+async def test_the_service_s_own_errors_reach_the_agent_in_words(service: Service) -> None:
+    name = f"few{uuid4().hex[:8]}"
+    service.customers.add_organization(name, tier="free")
+    service.customers.add_database("main", organization=name)
+    key = service.new_key("read", org=name)
+    async with agent(service, "stdio", key=key) as session:
+        texts = []
+        for _ in range(210):
+            texts.append(text_of(await session.call_tool("query", {"sql": "select 1"})))
+            if "rate_limited" in texts[-1]:
+                break
+    assert "rate_limited" in texts[-1]
+
+
+def test_without_the_extra_the_command_says_what_to_install() -> None:
+    program = "import sys; sys.modules['mcp'] = None; from plainsql.command import main; sys.exit(main(['mcp']))"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "pip install 'plainsql[mcp]'" in done.stderr
 
 
 def test_the_command_says_what_is_wrong_before_it_serves(service: Service) -> None:

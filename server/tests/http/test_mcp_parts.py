@@ -1,0 +1,163 @@
+"""The parts of POST /mcp that need no service: confirmations, marks, and the client of the data plane."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import util
+
+import msgspec
+import pytest
+
+from plainsql_server.core.errors import AccessError
+from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.http.control.mcp.confirmation import LIFE_S, Confirmation, Holder, bound_to, issue, new_key, opened
+from plainsql_server.http.control.mcp.data_plane import DataPlane, Failed, ResultReply, Sent
+from plainsql_server.http.control.mcp.refusal import Refused
+from plainsql_server.http.control.mcp.results import DATA_BYTES, shown_result
+from plainsql_server.http.control.mcp.route import DataPlaneAddress, McpRoute
+from plainsql_server.http.control.mcp.tools import KINDS, tools
+from plainsql_server.http.server.requests import Request
+
+pytestmark = pytest.mark.unit
+
+_NOW_S = 1_000_000.0
+_BOUND = bound_to([{"sql": "delete from notes", "params": [1]}], "db_1")
+
+
+def confirmation(holder: Holder = "agent") -> Confirmation:
+    return Confirmation(holder, int(_NOW_S) + LIFE_S, new_key(), [3])
+
+
+def test_a_confirmation_holds_until_it_expires() -> None:
+    made = confirmation()
+    token = issue("secret", _BOUND, made)
+    assert opened("secret", _BOUND, token, "agent", _NOW_S + LIFE_S) == made
+    with pytest.raises(Refused, match="has expired"):
+        opened("secret", _BOUND, token, "agent", _NOW_S + LIFE_S + 1)
+
+
+def test_a_confirmation_holds_for_what_it_was_made_for_alone() -> None:
+    token = issue("secret", _BOUND, confirmation())
+    others = [
+        bound_to([{"sql": "delete from notes", "params": [2]}], "db_1"),
+        bound_to([{"sql": "delete from notes;", "params": [1]}], "db_1"),
+        bound_to([{"sql": "delete from notes", "params": [1]}], "db_2"),
+        bound_to([{"sql": "delete from notes", "params": [1]}] * 2, "db_1"),
+    ]
+    for other in others:
+        with pytest.raises(Refused, match="not for these statements"):
+            opened("secret", other, token, "agent", _NOW_S)
+    with pytest.raises(Refused, match="credential"):
+        opened("another", _BOUND, token, "agent", _NOW_S)
+
+
+def test_a_confirmation_of_the_client_is_not_one_of_the_agent() -> None:
+    for holder, other in (("client", "agent"), ("agent", "client")):
+        token = issue("secret", _BOUND, msgspec.structs.replace(confirmation(), holder=holder))
+        with pytest.raises(Refused, match="the client's own question"):
+            opened("secret", _BOUND, token, other, _NOW_S)  # type: ignore[arg-type]  # both are holders
+
+
+def test_no_changed_token_is_accepted() -> None:
+    token = issue("secret", _BOUND, confirmation())
+    changed = [token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :] for at in range(len(token))]
+    changed += [token[:at] for at in range(0, len(token), 4)] + [token + token, "", "é", "\0"]
+    raw = base64.urlsafe_b64decode(token)
+    # The last character of base64 may have bits that mean nothing.
+    for each in (other for other in changed if not is_same(other, raw)):
+        with pytest.raises(Refused):
+            opened("secret", _BOUND, each, "agent", _NOW_S)
+
+
+def is_same(token: str, raw: bytes) -> bool:
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True) == raw
+    except ValueError:
+        return False
+
+
+def test_rows_are_cut_between_two_and_never_within_one() -> None:
+    rows = [msgspec.Raw(json.dumps(["x" * 1000]).encode()) for _ in range(200)]
+    text, is_cut = shown_result(ResultReply(columns=["a"], types=["text"], rows=rows))
+    assert is_cut
+    assert DATA_BYTES - 2_000 < len(text) < DATA_BYTES + 1_000
+    assert {row[0] for row in json.loads(text)["rows"]} == {"x" * 1000}
+    one = msgspec.Raw(json.dumps(["x" * DATA_BYTES]).encode())
+    text, is_cut = shown_result(ResultReply(columns=["a"], types=["text"], rows=[one]))
+    assert (json.loads(text)["rows"], is_cut) == ([], True)
+
+
+def test_only_the_tool_that_may_write_says_so() -> None:
+    for may_write in (False, True):
+        hints = {each.name: each.annotations for each in tools(may_write=may_write)}
+        writing = [name for name, each in hints.items() if each is not None and not each.read_only_hint]
+        assert writing == (["run_transaction"] if may_write else [])
+    assert all(each.input_schema["type"] == "object" for each in tools(may_write=True))
+    assert all(kind.arguments.__struct_config__.forbid_unknown_fields for kind in KINDS.values())
+
+
+async def test_without_the_package_the_route_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda _: None)
+    route = McpRoute(None, DataPlaneAddress("https://localhost", None))  # type: ignore[arg-type]  # not reached
+    request = Request("POST", "/mcp", b"", {b"authorization": b"Bearer svc_k_x"})
+    with pytest.raises(AccessError, match="doesn't offer MCP") as raised:
+        await route.post(request, Principal("org", "key", "free", frozenset([Scope.READ])))
+    assert raised.value.code == "mcp_not_installed"
+    await route.close()
+
+
+@asynccontextmanager
+async def data_plane(*answers: bytes) -> AsyncIterator[tuple[DataPlane, list[bytes]]]:
+    """A client whose data plane gives these answers, one for each connection. An empty one closes it."""
+    requests: list[bytes] = []
+    remaining = list(answers)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(remaining.pop(0))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = DataPlane(DataPlaneAddress(f"http://127.0.0.1:{port}", None))
+        yield client, requests
+        await client.close()
+
+
+def http(status: int, body: bytes, content_type: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 {status} -\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def test_a_request_whose_connection_breaks_is_sent_again_once() -> None:
+    good = http(200, b'{"rows":[[1]],"row_count":1}')
+    async with data_plane(b"", good) as (client, requests):
+        reply = await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+    assert reply.row_count == 1
+    assert len(requests) == 2
+    assert b"x-request-id: req_1" in requests[0].lower()
+    async with data_plane(b"", b"") as (client, requests):
+        with pytest.raises(Refused, match="Nothing was written"):
+            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+    async with data_plane(b"", b"") as (client, _):
+        with pytest.raises(Refused, match="request_outcome with the key mcp-7"):
+            await client.post("/v1/transaction", Sent("svc_k_x", "req_1", "mcp-7"), {})
+
+
+async def test_answers_that_are_no_result_are_refused() -> None:
+    error = b'{"error":{"code":"forbidden","message":"No.","retryable":false,"outcome":"not_executed"}}'
+    async with data_plane(http(403, error)) as (client, _):
+        with pytest.raises(Failed) as failed:
+            await client.get("/tables", Sent("svc_k_x", "req_1", database="db_1"))
+        assert failed.value.error.code == "forbidden"
+    async with data_plane(http(200, b"event: columns", "text/event-stream")) as (client, _):
+        with pytest.raises(Refused, match="STREAM"):
+            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+    async with data_plane(http(502, b"{}")) as (client, _):
+        with pytest.raises(Refused, match="status 502"):
+            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+    async with data_plane(http(200, b'"' + b"x" * (9 * 1024 * 1024) + b'"')) as (client, _):
+        with pytest.raises(Refused, match="larger than"):
+            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
