@@ -334,7 +334,8 @@ def test_the_route_is_documented_and_answers_in_the_protocol(service: Service) -
     assert (listed.status_code, len(listed.json()["result"]["tools"])) == (200, 7)
     assert post("{").status_code == 400
     assert post('{"jsonrpc":"2.0","method":"notifications/initialized"}').status_code == 202
-    refused = post("{}", params={"allow_writes": "perhaps"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_option")
+    for options in ({"allow_writes": "perhaps"}, {"database": "0.5"}, {"tools": "all"}):
+        refused = post("{}", params=options)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_option")
     assert service.http.post(f"{service.control_url}/mcp", json={}).status_code == 401
     assert service.http.get(f"{service.control_url}/mcp", headers=headers).status_code == 405

@@ -227,10 +227,9 @@ def _complete(response: Response, request: Request) -> None:
     if response.status not in _WITHOUT_BODY:
         if len(response.body) > LONG_BODY_BYTES and isinstance(response.body, bytes):
             response.body = LongBody([response.body])
-        response.headers += (
-            (b"content-type", response.content_type),
-            (b"content-length", b"%d" % len(response.body)),
-        )
+        if response.content_type:
+            response.headers.append((b"content-type", response.content_type))
+        response.headers.append((b"content-length", b"%d" % len(response.body)))
     response.headers += (
         (b"x-request-id", request.id.encode()),
         (

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from plainsql_server.control_plane.read_sessions import ReadSessions
-from plainsql_server.core.errors import AccessError
+from plainsql_server.core.errors import AccessError, RequestError
+from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.connection import Directory
 from plainsql_server.http.app.authentication import secret_of
@@ -65,7 +66,10 @@ class McpRoute:
         self._serving: McpServing | None = None
 
     async def post(self, request: Request, principal: Principal) -> Response:
-        caller = McpCaller(principal, secret_of(request), request.id, request.options(McpOptions))
+        options = request.options(McpOptions)
+        if options.database is not None and not DATABASE_NAME.match(options.database):
+            raise RequestError("invalid_option", f"The query string is invalid: {options.database!r} is no database.")
+        caller = McpCaller(principal, secret_of(request), request.id, options)
         return await (await self._loaded()).respond(request, caller)
 
     async def close(self) -> None:

@@ -90,7 +90,6 @@ class _Exchange:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._status = 500
-        self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
 
     def scope(self) -> MutableMapping[str, Any]:
@@ -106,9 +105,10 @@ class _Exchange:
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            self._status, self._headers = message["status"], dict(message["headers"])
+            self._status = message["status"]
         else:
             self._body += message.get("body", b"")
 
     def response(self) -> Response:
-        return Response(self._status, bytes(self._body), content_type=self._headers.get(b"content-type", JSON))
+        # A notification has no answer, and so no type.
+        return Response(self._status, bytes(self._body), content_type=JSON if self._body else b"")
