@@ -27,6 +27,7 @@ from plainsql_server.operations.files.cell import CellConfig, Tls
 from server.tests.deploy.containers import Images, podman
 from server.tests.deploy.kube import Json, Played, Secrets, network, playing
 from server.tests.deploy.test_chart import CHART, helm
+from server.tests.load import STALL_S
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
 from server.tests.processes import wait_for
 
