@@ -1,0 +1,86 @@
+/** Statements: SQL with its parameters, built by the `sql` tag. */
+
+/** One row: values by column name. */
+// biome-ignore lint/suspicious/noExplicitAny: the caller names the type of its rows; without one, values are unchecked
+export type Row = Record<string, any>;
+
+/** A value from an earlier result of the same transaction. Make one with `ref`. */
+export interface Reference {
+  readonly $ref: string;
+}
+
+/** A statement to run. `R` is the type of its rows. */
+export interface Statement<R = Row> {
+  readonly sql: string;
+  readonly params?: readonly unknown[] | undefined;
+  /** Only for the compiler. */
+  readonly rowType?: R;
+}
+
+/** What a statement of a transaction must have done, or everything is rolled back. */
+export interface Expectation {
+  readonly affectedRows?: number;
+  readonly rowCount?: number;
+}
+
+/** A statement of a transaction. */
+export interface TransactionStatement<R = Row> extends Statement<R> {
+  readonly expect?: Expectation | undefined;
+  /** Name or id of the database in which this statement runs. */
+  readonly database?: string | undefined;
+}
+
+/** SQL with parameters. As a value in another `sql`, it becomes a part of that one. */
+export class SqlText<R = Row> implements Statement<R> {
+  declare readonly rowType?: R;
+  readonly sql: string;
+  readonly params: readonly unknown[];
+  /** @internal */
+  readonly texts: readonly string[];
+
+  constructor(texts: readonly string[], params: readonly unknown[]) {
+    this.texts = texts;
+    this.params = params;
+    this.sql = texts.reduce((sql, text, index) => `${sql}$${index}${text}`);
+  }
+
+  /** The same statement, which must change or return this number of rows. For transactions. */
+  expect(expect: Expectation): TransactionStatement<R> {
+    return { sql: this.sql, params: this.params, expect };
+  }
+}
+
+/**
+ * A statement whose values are sent as parameters, never as SQL text:
+ *
+ *     sql`select id, body from notes where id = ${id}`
+ */
+export const sql = <R = Row>(texts: TemplateStringsArray, ...values: readonly unknown[]): SqlText<R> => {
+  const params: unknown[] = [];
+  const joined: string[] = [];
+  let last = texts[0] as string;
+  values.forEach((value, index) => {
+    const part = value instanceof SqlText ? value : new SqlText(["", ""], [value]);
+    joined.push(...part.texts);
+    // What ends before the part and what its first text is are one text.
+    joined[joined.length - part.texts.length] = last + part.texts[0];
+    last = `${joined.pop()}${texts[index + 1]}`;
+    params.push(...part.params);
+  });
+  return new SqlText([...joined, last], params);
+};
+
+/** A quoted name of a table, a column or the like: `sql\`select * from ${identifier(table)}\``. */
+export const identifier = (...path: readonly string[]): SqlText =>
+  new SqlText([path.map((name) => `"${name.replaceAll('"', '""')}"`).join(".")], []);
+
+/** The value that an earlier statement of the same transaction returned in this column. */
+export const ref = (statement: number, column: string, row = 0): Reference => ({
+  $ref: `${statement}.rows.${row}.${column}`,
+});
+
+const READ =
+  /^(?:\s|--[^\n]*(?:\n|$)|\/\*(?:[^*]|\*(?!\/))*\*\/|\()*(?:select|values|table|with|show|explain)(?![a-z])/i;
+
+/** Whether to send it read-only first. A wrong guess is harmless: PostgreSQL then rejects any write. */
+export const looksLikeARead = (text: string): boolean => READ.test(text);

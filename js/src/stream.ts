@@ -1,0 +1,82 @@
+/** Reads Server-Sent Events row by row. The next bytes are read only when the caller wants the next row. */
+
+import { type ErrorFields, PlainSQLError } from "./errors.js";
+import { camel } from "./names.js";
+import type { Answer, ByteStream, Notice } from "./transport.js";
+
+/** What a stream returns at its end, after its rows. */
+export interface StreamEnd {
+  rowCount: number;
+  affectedRows: number;
+  /** Whether there were more rows than `maxRows`. */
+  truncated: boolean;
+  notices?: Notice[];
+}
+
+// The service sends a comment every 15 s while it has no rows.
+const SILENCE_MS = 60_000;
+
+/** The rows of a stream, decoded by what `prepare` makes of the names and types of its columns. */
+export async function* rows<R>(
+  stream: ByteStream,
+  prepare: (columns: Answer) => (row: unknown) => unknown,
+  signal?: AbortSignal,
+): AsyncGenerator<R, StreamEnd, void> {
+  let decode: ((row: unknown) => unknown) | undefined;
+  let cause: unknown;
+  try {
+    for await (const events of eventsOf(stream)) {
+      for (const event of events) {
+        const [, kind, data] = /^event: (.*)\ndata: (.*)$/.exec(event) ?? [];
+        // A comment has no data.
+        const content = JSON.parse(data ?? "{}");
+        if (kind === "row") yield decode?.(content) as R;
+        else if (kind === "columns") decode = prepare(content);
+        else if (kind === "done") return camel(content) as unknown as StreamEnd;
+        else if (kind) throw new PlainSQLError(camel(content) as unknown as ErrorFields);
+      }
+    }
+  } catch (error) {
+    if (error instanceof PlainSQLError) throw error;
+    cause = error;
+  }
+  signal?.throwIfAborted();
+  const message = "The stream ended early: its rows so far are not the whole result.";
+  throw new PlainSQLError({ code: "stream_broken", message, retryable: true, cause });
+}
+
+/**
+ * The events of a stream, as they arrive. Closes the connection at the end, and when it is left, so that the service
+ * cancels the statement.
+ */
+async function* eventsOf({ reader, close }: ByteStream): AsyncGenerator<string[], void, void> {
+  const decoder = new TextDecoder();
+  let text = "";
+  let last = "";
+  try {
+    for (;;) {
+      const { done, value } = await within(SILENCE_MS, close, reader.read());
+      if (done) return;
+      const more = decoder.decode(value, { stream: true });
+      const hasEnd = (last + more).includes("\n\n");
+      last = more.slice(-1) || last;
+      text += more;
+      // A long row comes in many chunks. Its text is looked at once.
+      if (!hasEnd) continue;
+      const events = text.split("\n\n");
+      text = events.pop() as string;
+      yield events;
+    }
+  } finally {
+    close();
+  }
+}
+
+const within = async <T>(limitMs: number, close: () => void, promise: Promise<T>): Promise<T> => {
+  const timer = setTimeout(close, limitMs);
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(timer);
+  }
+};
