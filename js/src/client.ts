@@ -4,7 +4,7 @@ import { type Outcome, PlainSQLError } from "./errors.js";
 import { camel, snake } from "./names.js";
 import { type Checked, check, type Settings } from "./settings.js";
 import { looksLikeARead, type Row, type Statement, sql, type TransactionStatement } from "./statement.js";
-import { rows, type StreamEnd } from "./stream.js";
+import type { StreamEnd } from "./stream.js";
 import {
   type Answer,
   type ByteStream,
@@ -130,6 +130,8 @@ export class Client {
     third?: Options,
   ): AsyncGenerator<R, StreamEnd, void> {
     const [statement, options] = argumentsOf(first, second, third);
+    // Loaded when first needed: most pages never stream.
+    const { rows } = await import("./stream.js");
     const { stream, isRead } = await this.#statement(statement, options, true);
     return yield* rows<R>(
       stream as ByteStream,
@@ -146,7 +148,7 @@ export class Client {
     const { readOnly: isRead = false, idempotencyKey } = options;
     const content = statements.map((each) => {
       if (typeof each === "string") return each;
-      return { ...each, texts: undefined, expect: each.expect && snake(each.expect) };
+      return { ...each, expect: each.expect && snake(each.expect) };
     });
     const call = this.#post("/v1/transaction", { statements: content }, options);
     const { answer, isReplayed } = await this.send({
@@ -256,13 +258,11 @@ const argumentsOf = <R>(
 const unexpected = (code: string, message: string, isRead: boolean): PlainSQLError =>
   new PlainSQLError({ code, message: `${message} Use stream().`, outcome: isRead ? undefined : "committed" });
 
-const hasCode = (error: unknown, code: string): boolean => error instanceof PlainSQLError && error.code === code;
+const hasCode = (error: unknown, code: string): boolean => (error as Partial<PlainSQLError> | undefined)?.code === code;
 
 /** A new idempotency key. Node 18 has no `crypto` here, and a key need only be unique, not secret. */
 const newKey = (): string =>
-  globalThis.crypto
-    ? crypto.getRandomValues(new Uint32Array(5)).join("-")
-    : [Date.now(), Math.random(), Math.random(), Math.random()].join("-");
+  [Date.now(), Math.random(), ...(globalThis.crypto?.getRandomValues(new Uint32Array(4)) ?? [Math.random()])].join("-");
 
 /**
  * Makes a client. Nothing is sent until the first call.

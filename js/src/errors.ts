@@ -15,7 +15,7 @@ export interface ErrorFields {
   /** Where in the SQL the error is, in characters from 1. */
   position?: number | undefined;
   /** Whether the same request may succeed later. */
-  retryable?: boolean | undefined;
+  retryable?: boolean;
   retryAfterMs?: number | undefined;
   detail?: string | undefined;
   hint?: string | undefined;
@@ -34,16 +34,16 @@ export interface ErrorFields {
   cause?: unknown;
 }
 
-export interface PlainSQLError extends ErrorFields {}
+export interface PlainSQLError extends Omit<ErrorFields, "retryable"> {}
 
 /** Every error that the service reports, and every failure to reach it. Check `code` and `outcome`. */
 // biome-ignore lint/suspicious/noUnsafeDeclarationMerging: the constructor assigns all fields of the interface
 export class PlainSQLError extends Error {
   override name = "PlainSQLError";
+  retryable = false;
 
   constructor(fields: ErrorFields) {
     super(fields.message);
     Object.assign(this, fields);
-    this.retryable = fields.retryable === true;
   }
 }

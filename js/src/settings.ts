@@ -46,7 +46,7 @@ export const check = (given: Settings | string): Checked => {
   }
   const isInClear = url.protocol === "http:" || url.searchParams.get("tls") === "false";
   if (isInClear && !settings.insecure && !/^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/.test(url.hostname)) {
-    throw invalid("Without TLS, everyone on the network could read the key. Use https://, or set insecure: true.");
+    throw invalid("Without TLS, everyone on the network can read the key. Use https://.");
   }
   const {
     key = decodeURIComponent(url.password),
@@ -65,5 +65,4 @@ export const check = (given: Settings | string): Checked => {
   };
 };
 
-const invalid = (message: string): PlainSQLError =>
-  new PlainSQLError({ code: "invalid_settings", message, outcome: "not_executed" });
+const invalid = (message: string): PlainSQLError => new PlainSQLError({ code: "invalid_settings", message });

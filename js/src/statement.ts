@@ -35,18 +35,28 @@ export class SqlText<R = Row> implements Statement<R> {
   declare readonly rowType?: R;
   readonly sql: string;
   readonly params: readonly unknown[];
-  /** @internal */
-  readonly texts: readonly string[];
+  readonly #texts: readonly string[];
+  readonly #values: readonly unknown[];
 
-  constructor(texts: readonly string[], params: readonly unknown[]) {
-    this.texts = texts;
+  constructor(texts: readonly string[], values: readonly unknown[]) {
+    this.#texts = texts;
+    this.#values = values;
+    const params: unknown[] = [];
     this.params = params;
-    this.sql = texts.reduce((sql, text, index) => `${sql}$${index}${text}`);
+    this.sql = this.#render(params);
   }
 
   /** The same statement, which must change or return this number of rows. For transactions. */
   expect(expect: Expectation): TransactionStatement<R> {
-    return { sql: this.sql, params: this.params, expect };
+    return { ...this, expect };
+  }
+
+  /** The SQL, whose parameters are added to `params`. */
+  #render(params: unknown[]): string {
+    return this.#texts.reduce((sql, text, index) => {
+      const value = this.#values[index - 1];
+      return sql + (value instanceof SqlText ? value.#render(params) : `$${params.push(value)}`) + text;
+    });
   }
 }
 
@@ -55,20 +65,8 @@ export class SqlText<R = Row> implements Statement<R> {
  *
  *     sql`select id, body from notes where id = ${id}`
  */
-export const sql = <R = Row>(texts: TemplateStringsArray, ...values: readonly unknown[]): SqlText<R> => {
-  const params: unknown[] = [];
-  const joined: string[] = [];
-  let last = texts[0] as string;
-  values.forEach((value, index) => {
-    const part = value instanceof SqlText ? value : new SqlText(["", ""], [value]);
-    joined.push(...part.texts);
-    // What ends before the part and what its first text is are one text.
-    joined[joined.length - part.texts.length] = last + part.texts[0];
-    last = `${joined.pop()}${texts[index + 1]}`;
-    params.push(...part.params);
-  });
-  return new SqlText([...joined, last], params);
-};
+export const sql = <R = Row>(texts: TemplateStringsArray, ...values: readonly unknown[]): SqlText<R> =>
+  new SqlText(texts, values);
 
 /** A quoted name of a table, a column or the like: `sql\`select * from ${identifier(table)}\``. */
 export const identifier = (...path: readonly string[]): SqlText =>

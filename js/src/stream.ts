@@ -55,7 +55,8 @@ async function* eventsOf({ reader, close }: ByteStream): AsyncGenerator<string[]
   let last = "";
   try {
     for (;;) {
-      const { done, value } = await within(SILENCE_MS, close, reader.read());
+      const timer = setTimeout(close, SILENCE_MS);
+      const { done, value } = await reader.read().finally(() => clearTimeout(timer));
       if (done) return;
       const more = decoder.decode(value, { stream: true });
       const hasEnd = (last + more).includes("\n\n");
@@ -71,12 +72,3 @@ async function* eventsOf({ reader, close }: ByteStream): AsyncGenerator<string[]
     close();
   }
 }
-
-const within = async <T>(limitMs: number, close: () => void, promise: Promise<T>): Promise<T> => {
-  const timer = setTimeout(close, limitMs);
-  try {
-    return await promise;
-  } finally {
-    clearTimeout(timer);
-  }
-};

@@ -72,8 +72,8 @@ const GRACE_MS = 5_000;
 const FIRST_DELAY_MS = 20;
 const DELAY_MS_MAX = 2_000;
 // What Node's fetch names as the cause if nothing can have been sent.
-const NOT_SENT = /^(ECONNREFUSED|ENOTFOUND|EAI_AGAIN|UND_ERR_CONNECT_TIMEOUT)$/;
-const UNTRUSTED = /CERT|SIGNATURE/;
+const NOT_SENT = /REFUSED|NOTFOUND|EAI_AGAIN|CONNECT_TIMEOUT/;
+const UNTRUSTED = /CERT|SIGN/;
 
 /** Sends a request until it is answered, or until the timeout. Throws PlainSQLError, or the reason of the signal. */
 export type Send = (call: Call) => Promise<Received>;
@@ -90,7 +90,7 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
     return token;
   };
 
-  const attempt = async (call: Call, waitMs: number): Promise<Attempt> => {
+  const attempt = async (call: Call, limit: Limit): Promise<Attempt> => {
     const { path, body, accept: Accept, key, database, signal } = call;
     // Throws here if a value cannot be in a header.
     const headers = new Headers({
@@ -100,38 +100,32 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
     });
     if (key) headers.set("Idempotency-Key", key);
     if (!body && database) headers.set("X-Database", database);
-    signal?.throwIfAborted();
-    const controller = new AbortController();
-    const abort = () => controller.abort();
-    const timer = setTimeout(abort, waitMs);
-    signal?.addEventListener("abort", abort);
-    // A signal may live longer than this request.
-    const finish = () => signal?.removeEventListener("abort", abort);
     try {
-      const method = call.method ?? (body ? "POST" : "GET");
       const response = await fetch(new URL(path, url), {
-        method,
+        method: call.method ?? (body ? "POST" : "GET"),
         headers,
         body: body ?? null,
-        signal: controller.signal,
+        signal: limit.controller.signal,
       });
       const isReplayed = response.headers.has("idempotency-replayed");
-      if (response.body && response.headers.get("content-type")?.startsWith("text/event-stream")) {
+      if (/event-stream/.test(response.headers.get("content-type") ?? "")) {
+        clearTimeout(limit.timer);
         const close = () => {
-          finish();
-          abort();
+          limit.end();
+          limit.controller.abort();
         };
-        return { status: 200, received: { isReplayed, stream: { reader: response.body.getReader(), close } } };
+        return {
+          status: 200,
+          received: {
+            isReplayed,
+            stream: { reader: (response.body as ReadableStream<Uint8Array>).getReader(), close },
+          },
+        };
       }
-      const result = read(response, await response.text(), isReplayed);
-      finish();
-      return result;
+      return read(response, await response.text(), isReplayed);
     } catch (error) {
-      finish();
       signal?.throwIfAborted();
-      return lost(url, error, controller.signal.aborted);
-    } finally {
-      clearTimeout(timer);
+      return lost(url, error, limit.controller.signal.aborted);
     }
   };
 
@@ -143,8 +137,9 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
     const isDoubtful = fields.code === "no_json" ? status >= 500 : wasLost && fields.outcome === "not_executed";
     if (status ? !(key && isDoubtful) : !wasLost) return new PlainSQLError(fields);
     // If even this fails, the outcome stays unknown.
-    const lookup =
-      key && (await attempt({ ...outcomeCall(call, key), signal: undefined }, GRACE_MS).catch(() => undefined));
+    const limit = limited(GRACE_MS);
+    const lookup = key && (await attempt(outcomeCall(call, key), limit).catch(() => undefined));
+    limit.end();
     // An attempt may still be in transit: "not executed yet" does not mean "never executed".
     const isCommitted = lookup && lookup.received?.answer?.request.outcome === "committed";
     const outcome = isCommitted ? "committed" : "unknown";
@@ -152,14 +147,14 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
     return new PlainSQLError({ ...fields, code: "network_error", outcome, message, idempotencyKey: key });
   };
 
-  return async (call) => {
+  const sendWithin = async (call: Call, limit: Limit): Promise<Received> => {
     const end = Date.now() + call.timeoutMs;
     let delay = FIRST_DELAY_MS;
     let wasLost = false;
     let isRenewed = typeof credential !== "function";
     for (;;) {
       const used = authenticate();
-      const result = await attempt(call, end + GRACE_MS - Date.now());
+      const result = await attempt(call, limit);
       const { status, received, error } = result;
       if (received) return received;
       // With 409, it is another attempt that runs.
@@ -172,12 +167,54 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
       }
       const rest = end - Date.now();
       // The last attempt is at the end, unless the service asks for a longer wait.
-      const jitter = 0.5 + Math.random() / 2;
+      const jitter = (1 + Math.random()) / 2;
       const pause = Math.max(waitBeforeRetry(result, call.isSafe, wasLost), Math.min(rest, delay * jitter));
       if (rest <= 0 || pause > rest) throw await final(call, result, wasLost);
-      await sleep(pause, call.signal);
+      await limit.pause(pause);
       delay = Math.min(delay * 2, DELAY_MS_MAX);
     }
+  };
+
+  return async (call) => {
+    call.signal?.throwIfAborted();
+    const limit = limited(call.timeoutMs + GRACE_MS, call.signal);
+    let isStream = false;
+    try {
+      const received = await sendWithin(call, limit);
+      isStream = received.stream !== undefined;
+      return received;
+    } finally {
+      if (!isStream) limit.end();
+    }
+  };
+};
+
+/** What ends a call: its time, or its caller's signal. */
+interface Limit {
+  controller: AbortController;
+  timer: ReturnType<typeof setTimeout>;
+  pause: (ms: number) => Promise<void>;
+  end: () => void;
+}
+
+const limited = (ms: number, signal?: AbortSignal): Limit => {
+  const controller = new AbortController();
+  const abort = () => controller.abort();
+  const timer = setTimeout(abort, ms);
+  signal?.addEventListener("abort", abort);
+  return {
+    controller,
+    timer,
+    pause: (pauseMs) =>
+      new Promise((resolve) => {
+        const waiting = setTimeout(resolve, pauseMs);
+        controller.signal.onabort = () => resolve(clearTimeout(waiting));
+      }),
+    end: () => {
+      clearTimeout(timer);
+      // It may live longer than this call.
+      signal?.removeEventListener("abort", abort);
+    },
   };
 };
 
@@ -240,14 +277,3 @@ const waitBeforeRetry = ({ status, error, retryAfterS = 1 }: Attempt, isSafe: bo
   if (status === 503 && !isSafe && !retryable) return Infinity;
   return retryAfterMs ?? retryAfterS * 1000;
 };
-
-const sleep = (ms: number, signal?: AbortSignal): Promise<void> =>
-  new Promise((resolve, reject) => {
-    const stop = () => {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", stop);
-      signal?.aborted ? reject(signal.reason) : resolve();
-    };
-    const timer = setTimeout(stop, ms);
-    signal?.addEventListener("abort", stop);
-  });
