@@ -48,7 +48,7 @@ const base64 = (value: Uint8Array): string => {
   return btoa(text);
 };
 
-// PostgreSQL's text has no NUL, so this begins no string that could be sent.
+// PostgreSQL's text has no NUL, so no other string begins with it.
 const MARK = "\u0000n";
 
 /** JSON with every digit of `bigint`, bytes as base64, and the numbers that JSON lacks as strings. */
@@ -59,7 +59,8 @@ export const toJson = (content: unknown): string =>
     if (given instanceof Uint8Array) return base64(given);
     if (typeof value === "bigint") return `${MARK}${value}`;
     if (typeof value === "number" && !Number.isFinite(value)) return `${value}`;
-    if (given === undefined && Array.isArray(this))
-      throw new TypeError(`Value ${name} is undefined; for NULL, use null.`);
+    if ((given === undefined && Array.isArray(this)) || (given as string | null)?.[0] === "\0") {
+      throw new TypeError(`Value ${name} is undefined or has a NUL.`);
+    }
     return value;
   }).replace(/"\\u0000n(-?\d+)"/g, "$1");

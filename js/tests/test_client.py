@@ -5,7 +5,7 @@ import pytest
 from js.tests.programs import node_test
 from server.tests.service import Service
 
-TOPICS = ["queries"]
+TOPICS = ["queries", "values", "streams"]
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -1,0 +1,110 @@
+"""Writes of the JavaScript client through a proxy that cuts connections: each is done exactly once.
+
+The first attempt of each write is cut at one place: after so many bytes of its request and of its answer. In the gate
+that is every 29th place; PLAINSQL_TEST_JS_CUT_EVERY=1 is every place, which are more than 1,000 for each kind of write.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from client.tests.cutting_proxy import CommitCutter, CuttingProxy, Proxy, running
+from js.tests.programs import node
+from plainsql_server.dev.ports import free_port
+from server.tests.load import size
+from server.tests.service import Service
+
+pytestmark = pytest.mark.chaos
+
+EVERY = size("PLAINSQL_TEST_JS_CUT_EVERY", 29)
+RANDOM_WRITES = size("PLAINSQL_TEST_JS_CUT_WRITES", 60)
+KINDS = ["query", "transaction", "function"]
+
+
+def write(proxy: Proxy, service: Service, kind: str, first: int, count: int, timeout_ms: int = 60_000) -> dict[str, Any]:
+    """What the client says of these writes."""
+    url = f"http://127.0.0.1:{proxy.port}"
+    arguments = (kind, str(first), str(count), str(timeout_ms))
+    said: dict[str, Any] = json.loads(
+        node("tests/exactly_once.mjs", *arguments, PLAINSQL_URL=url, PLAINSQL_KEY=service.api_key)
+    )
+    assert len(said["outcomes"]) == count
+    return said
+
+
+def effects(service: Service) -> dict[int, int]:
+    rows = service.query("select n, count(*) from effects group by n", max_rows=100_000)["rows"]
+    return {row["n"]: row["count"] for row in rows}
+
+
+def port_of(service: Service) -> int:
+    port = urlsplit(service.data_url).port
+    assert port is not None
+    return port
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_write_has_one_effect_wherever_its_request_or_answer_is_cut(
+    plain_service: Service, js_package: None, kind: str
+) -> None:
+    plain_service.query("create table effects (n int)")
+    try:
+        with running(CommitCutter(port_of(plain_service))) as proxy:
+            assert write(proxy, plain_service, kind, 100_000, 1)["outcomes"] == ["committed"]
+            request_bytes, answer_bytes = proxy.lengths
+            places = range(0, request_bytes + answer_bytes, EVERY)
+            proxy.places.extend(places)
+            said = write(proxy, plain_service, kind, 0, len(places))
+        print(f"{kind}: {request_bytes} + {answer_bytes} bytes, {len(places)} places: {dict(proxy.cuts)}")
+        assert sum(proxy.cuts.values()) == len(places)
+        assert set(said["outcomes"]) == {"committed"}
+        assert effects(plain_service) == dict.fromkeys([*range(len(places)), 100_000], 1)
+    finally:
+        plain_service.query("drop table effects")
+
+
+def test_a_write_has_one_effect_however_often_it_is_cut(plain_service: Service, js_package: None) -> None:
+    plain_service.query("create table effects (n int)")
+    try:
+        with running(CuttingProxy(port_of(plain_service), share=0.4, seed=9)) as proxy:
+            outcomes: Counter[str] = Counter()
+            for index, kind in enumerate(KINDS):
+                said = write(proxy, plain_service, kind, index * RANDOM_WRITES, RANDOM_WRITES)
+                outcomes.update(said["outcomes"])
+        assert min(proxy.cuts.values()) > 0, proxy.cuts
+        assert outcomes == {"committed": 3 * RANDOM_WRITES}
+        assert effects(plain_service) == dict.fromkeys(range(3 * RANDOM_WRITES), 1)
+    finally:
+        plain_service.query("drop table effects")
+
+
+def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: Service, js_package: None) -> None:
+    plain_service.query("create table effects (n int)")
+    try:
+        # The service gets each attempt whole, and the client no answer; but it may ask what became of the write.
+        with running(CommitCutter(port_of(plain_service), is_relentless=True)) as proxy:
+            said = write(proxy, plain_service, "query", 0, 1, timeout_ms=2_000)
+        assert said["outcomes"] in (["network_error committed"], ["network_error unknown"])
+        assert said["keys"][0]
+        answer = plain_service.call("GET", f"/v1/requests/{said['keys'][0]}").json()
+        if said["outcomes"] == ["network_error committed"]:
+            assert answer["request"]["outcome"] == "committed"
+            assert effects(plain_service) == {0: 1}
+    finally:
+        plain_service.query("drop table effects")
+
+
+def test_without_any_answer_the_outcome_is_unknown(plain_service: Service, js_package: None) -> None:
+    with running(CuttingProxy(port_of(plain_service), share=1.0, seed=9)) as proxy:
+        said = write(proxy, plain_service, "transaction", 0, 1, timeout_ms=500)
+    assert said["outcomes"] == ["network_error unknown"]
+    assert said["keys"][0]
+
+
+def test_without_a_service_nothing_was_executed(js_package: None) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    printed = node("tests/exactly_once.mjs", "query", "0", "1", "300", PLAINSQL_URL=url, PLAINSQL_KEY="svc_k_none")
+    assert json.loads(printed)["outcomes"] == ["network_error not_executed"]
