@@ -5,7 +5,7 @@ import pytest
 from js.tests.programs import node_test
 from server.tests.service import Service
 
-TOPICS = ["queries", "values", "streams"]
+TOPICS = ["queries", "values", "streams", "sessions", "kysely", "drizzle"]
 
 
 @pytest.mark.parametrize("topic", TOPICS)
