@@ -21,7 +21,7 @@ export const drizzle = <S extends Schema = Record<string, never>>(
   client: Client,
   config?: DrizzleConfig<S>,
 ): PgRemoteDatabase<S> =>
-  drizzleOverProxy<S>(async (text, params, method, typings) => {
+  drizzleOverProxy<S>(async (text, params: unknown[], method, typings) => {
     const statement = statementOf(text, params, typings);
     const result = await client.query(statement, { ...EXACT, rowFormat: formatOf(method) });
     return { rows: rowsOf(result, method) };
@@ -47,7 +47,7 @@ export const transaction = async <S extends Schema, const Q extends readonly Que
   const results = new Promise<Result<unknown>[]>((resolve) => {
     settle = resolve;
   });
-  const tx = drizzleOverProxy<S>(async (text, params, method, typings) => {
+  const tx = drizzleOverProxy<S>(async (text, params: unknown[], method, typings) => {
     const index = statements.push(statementOf(text, params, typings)) - 1;
     collected();
     const result = (await results)[index] as Result<unknown[]>;

@@ -43,8 +43,7 @@ export class PlainSQLDialect implements Dialect {
     return new HttpAdapter();
   }
 
-  // biome-ignore lint/suspicious/noExplicitAny: Kysely's own signature
-  createIntrospector(db: Kysely<any>): DatabaseIntrospector {
+  createIntrospector(db: Kysely<unknown>): DatabaseIntrospector {
     return new PostgresIntrospector(db);
   }
 }
@@ -116,8 +115,7 @@ class HttpAdapter extends PostgresAdapter {
     return false;
   }
 
-  // biome-ignore lint/suspicious/noExplicitAny: Kysely's own signature
-  override async acquireMigrationLock(db: Kysely<any>, options: MigrationLockOptions): Promise<void> {
+  override async acquireMigrationLock(db: Kysely<unknown>, options: MigrationLockOptions): Promise<void> {
     const end = Date.now() + LOCK_WAIT_MS;
     while (!(await this.#setLocked(db, options, 1))) {
       if (Date.now() > end) {
@@ -131,8 +129,7 @@ class HttpAdapter extends PostgresAdapter {
     this.#holders.add(db);
   }
 
-  // biome-ignore lint/suspicious/noExplicitAny: Kysely's own signature
-  override async releaseMigrationLock(db: Kysely<any>, options: MigrationLockOptions): Promise<void> {
+  override async releaseMigrationLock(db: Kysely<unknown>, options: MigrationLockOptions): Promise<void> {
     // Also called if the lock was not acquired.
     if (this.#holders.delete(db)) await this.#setLocked(db, options, 0);
   }

@@ -9,4 +9,9 @@ export const snake = (fields: object): Record<string, unknown> =>
   renamed(fields, /[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 
 const renamed = (fields: object, pattern: RegExp, replace: (match: string, letter: string) => string) =>
-  Object.fromEntries(Object.entries(fields).map(([name, value]) => [name.replace(pattern, replace), value as unknown]));
+  Object.fromEntries(
+    Object.entries<unknown>(fields as Record<string, unknown>).map(([name, value]) => [
+      name.replace(pattern, replace),
+      value,
+    ]),
+  );

@@ -47,7 +47,7 @@ export class SqlText<R = Row> implements Statement<R> {
   }
 
   /** The same statement, which must change or return this number of rows. For transactions. */
-  expect(expect: Expectation): TransactionStatement<R> {
+  expecting(expect: Expectation): TransactionStatement<R> {
     return { ...this, expect };
   }
 
@@ -55,7 +55,9 @@ export class SqlText<R = Row> implements Statement<R> {
   #render(params: unknown[]): string {
     return this.#texts.reduce((sql, text, index) => {
       const value = this.#values[index - 1];
-      return sql + (value instanceof SqlText ? value.#render(params) : `$${params.push(value)}`) + text;
+      return (
+        sql + (value instanceof SqlText ? (value as SqlText<unknown>).#render(params) : `$${params.push(value)}`) + text
+      );
     });
   }
 }

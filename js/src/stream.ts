@@ -29,9 +29,9 @@ export async function* rows<R>(
       for (const event of events) {
         const [, kind, data] = /^event: (.*)\ndata: (.*)$/.exec(event) ?? [];
         // A comment has no data.
-        const content = JSON.parse(data ?? "{}");
+        const content = JSON.parse(data ?? "{}") as object;
         if (kind === "row") yield decode?.(content) as R;
-        else if (kind === "columns") decode = prepare(content);
+        else if (kind === "columns") decode = prepare(content as Answer);
         else if (kind === "done") return camel(content) as unknown as StreamEnd;
         else if (kind) throw new PlainSQLError(camel(content) as unknown as ErrorFields);
       }

@@ -83,7 +83,7 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
   let token: Promise<string> | undefined;
 
   const authenticate = (): Promise<string> => {
-    token ??= Promise.resolve(typeof credential === "function" ? credential() : credential).catch((error) => {
+    token ??= Promise.resolve(typeof credential === "function" ? credential() : credential).catch((error: unknown) => {
       token = undefined;
       throw error;
     });

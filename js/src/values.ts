@@ -26,7 +26,7 @@ export const decoder = (
   };
   const scalar = scalars[type.replace(/(\[\])+$/, "")];
   const decode = (value: unknown): unknown =>
-    Array.isArray(value) ? value.map(decode) : value === null ? value : scalar?.(value as string);
+    Array.isArray(value) ? (value as unknown[]).map(decode) : value === null ? value : scalar?.(value as string);
   return scalar && decode;
 };
 

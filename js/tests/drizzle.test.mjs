@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -10,7 +10,10 @@ import { drizzle, migrations, transaction } from "plainsql/drizzle";
 import { open } from "./service.mjs";
 
 const client = open();
-const users = pg.pgTable(`js_users_${process.pid}`, { id: pg.integer().primaryKey().generatedAlwaysAsIdentity(), name: pg.text().notNull() });
+const users = pg.pgTable(`js_users_${process.pid}`, {
+  id: pg.integer().primaryKey().generatedAlwaysAsIdentity(),
+  name: pg.text().notNull(),
+});
 const posts = pg.pgTable(`js_posts_${process.pid}`, {
   id: pg.bigint({ mode: "bigint" }).primaryKey().generatedAlwaysAsIdentity(),
   userId: pg.integer("user_id").notNull(),
@@ -29,7 +32,9 @@ const schema = {
   users,
   posts,
   usersRelations: relations(users, ({ many }) => ({ posts: many(posts) })),
-  postsRelations: relations(posts, ({ one }) => ({ user: one(users, { fields: [posts.userId], references: [users.id] }) })),
+  postsRelations: relations(posts, ({ one }) => ({
+    user: one(users, { fields: [posts.userId], references: [users.id] }),
+  })),
 };
 const db = drizzle(client, { schema });
 
@@ -43,9 +48,17 @@ test.before(async () => {
 test.after(() => client.transaction([`drop table js_users_${process.pid}`, `drop table js_posts_${process.pid}`]));
 
 const full = {
-  userId: 1, views: 7, price: "12345678901234567890.1250", tags: ["a\"b", "{}", "c,d"], data: { a: [1, null, "x"] },
-  at: new Date("2026-11-14T22:15:31.244Z"), local: new Date("2026-11-14T22:15:31.244Z"), day: "2026-11-14", span: "P1Y2D",
-  ok: true, uid: "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
+  userId: 1,
+  views: 7,
+  price: "12345678901234567890.1250",
+  tags: ['a"b', "{}", "c,d"],
+  data: { a: [1, null, "x"] },
+  at: new Date("2026-11-14T22:15:31.244Z"),
+  local: new Date("2026-11-14T22:15:31.244Z"),
+  day: "2026-11-14",
+  span: "P1Y2D",
+  ok: true,
+  uid: "4b8b1c1e-6f5e-4d0b-9d3c-0f8d2c5f9f4e",
 };
 
 test("Drizzle inserts, reads, updates and deletes, with the values of its columns", async () => {
@@ -54,12 +67,19 @@ test("Drizzle inserts, reads, updates and deletes, with the values of its column
   const [post] = await db.insert(posts).values(full).returning();
   assert.deepEqual(post, { id: 1n, ...full });
   for (const data of ["123", "text", '{"a": 1}', 5, [true]]) {
-    const [{ data: back }] = await db.update(posts).set({ data }).where(eq(posts.id, 1n)).returning({ data: posts.data });
+    const [{ data: back }] = await db
+      .update(posts)
+      .set({ data })
+      .where(eq(posts.id, 1n))
+      .returning({ data: posts.data });
     assert.deepEqual(back, data);
   }
   assert.deepEqual(await db.select({ n: count() }).from(posts), [{ n: 1 }]);
   assert.equal(await db.$count(posts), 1);
-  assert.deepEqual(await db.select({ u: users.name, v: posts.views }).from(users).innerJoin(posts, eq(posts.userId, users.id)), [{ u: "Ada", v: 7 }]);
+  assert.deepEqual(
+    await db.select({ u: users.name, v: posts.views }).from(users).innerJoin(posts, eq(posts.userId, users.id)),
+    [{ u: "Ada", v: 7 }],
+  );
   assert.deepEqual(await db.execute(sql`select ${posts.views} from ${posts}`), [{ views: "7" }]);
   const found = await db.query.users.findFirst({ with: { posts: { columns: { views: true, tags: true } } } });
   assert.deepEqual(found, { id: 1, name: "Ada", posts: [{ views: 7, tags: full.tags }] });
@@ -74,15 +94,31 @@ test("queries of Drizzle run as one transaction, in their order, with typed resu
   ]);
   const grace = [{ name: "Grace" }];
   assert.deepEqual([inserted, names, executed, related], [grace, grace, [{ a: "x", j: '"s"' }], grace]);
-  const failing = transaction(client, {}, (tx) => [tx.insert(users).values({ name: "Edsger" }), tx.insert(users).values({ name: "Grace" })]);
-  await assert.rejects(failing, { code: "unique_violation", statementIndex: 1, constraint: `js_users_${process.pid}_name_key` });
+  const failing = transaction(client, {}, (tx) => [
+    tx.insert(users).values({ name: "Edsger" }),
+    tx.insert(users).values({ name: "Grace" }),
+  ]);
+  await assert.rejects(failing, {
+    code: "unique_violation",
+    statementIndex: 1,
+    constraint: `js_users_${process.pid}_name_key`,
+  });
   assert.equal(await db.$count(users, eq(users.name, "Edsger")), 0);
-  await assert.rejects(transaction(client, {}, () => []), { code: "empty_transaction" });
-  await assert.rejects(db.transaction(async (tx) => tx.select().from(users)), /not supported/);
+  await assert.rejects(
+    transaction(client, {}, () => []),
+    { code: "empty_transaction" },
+  );
+  await assert.rejects(
+    db.transaction(async (tx) => tx.select().from(users)),
+    /not supported/,
+  );
 });
 
 test("an error of the service is the cause of Drizzle's", async () => {
-  await assert.rejects(db.execute(sql`select * from js_nowhere`), ({ cause }) => cause.code === "undefined_table" && cause.position === 15);
+  await assert.rejects(
+    db.execute(sql`select * from js_nowhere`),
+    ({ cause }) => cause.code === "undefined_table" && cause.position === 15,
+  );
 });
 
 test("migrations run in one transaction, once", async (t) => {
@@ -91,8 +127,14 @@ test("migrations run in one transaction, once", async (t) => {
   t.after(() => client.transaction(["drop schema drizzle cascade", "drop table if exists js_migrated"]));
   mkdirSync(join(migrationsFolder, "meta"));
   const entry = { idx: 0, version: "7", when: 1, tag: "0000_first", breakpoints: true };
-  writeFileSync(join(migrationsFolder, "meta/_journal.json"), JSON.stringify({ version: "7", dialect: "postgresql", entries: [entry] }));
-  writeFileSync(join(migrationsFolder, "0000_first.sql"), "create table js_migrated (n int);\n--> statement-breakpoint\ninsert into js_migrated values (1);");
+  writeFileSync(
+    join(migrationsFolder, "meta/_journal.json"),
+    JSON.stringify({ version: "7", dialect: "postgresql", entries: [entry] }),
+  );
+  writeFileSync(
+    join(migrationsFolder, "0000_first.sql"),
+    "create table js_migrated (n int);\n--> statement-breakpoint\ninsert into js_migrated values (1);",
+  );
   for (const _ of [1, 2]) await migrate(db, migrations(client), { migrationsFolder });
   assert.deepEqual(await client.sql`select n from js_migrated`, [{ n: 1 }]);
 });

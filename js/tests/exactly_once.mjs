@@ -6,7 +6,8 @@ const [kind, first, count, timeout] = process.argv.slice(2);
 const db = open({ timeoutMs: Number(timeout) });
 const writes = {
   query: (n) => db.query("insert into effects values ($1)", [n]),
-  transaction: (n) => db.transaction([{ sql: "insert into effects values ($1)", params: [n], expect: { affectedRows: 1 } }]),
+  transaction: (n) =>
+    db.transaction([{ sql: "insert into effects values ($1)", params: [n], expect: { affectedRows: 1 } }]),
   // It looks like a read.
   function: (n) => db.query("with new as (insert into effects values ($1) returning 1) select count(*) from new", [n]),
 };

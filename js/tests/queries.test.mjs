@@ -86,14 +86,14 @@ test("a transaction takes effect as a whole, with references and expectations", 
   const { results, attempts, affectedRows, id } = await db.transaction([
     `insert into ${orders} (name) values ('first') returning id`,
     { sql: `insert into ${items} values ($1, $2)`, params: [ref(0, "id"), "milk"], expect: { affectedRows: 1 } },
-    sql`select order_id from ${identifier(items)} where order_id = ${ref(0, "id")}`.expect({ rowCount: 1 }),
+    sql`select order_id from ${identifier(items)} where order_id = ${ref(0, "id")}`.expecting({ rowCount: 1 }),
   ]);
   assert.deepEqual(results[2].rows, [{ order_id: 1 }]);
   assert.deepEqual([attempts, affectedRows], [1, 2]);
   assert.match(id, /^txn_/);
   const failing = db.transaction([
     `insert into ${orders} (name) values ('second')`,
-    sql`delete from ${identifier(items)} where name = ${"eggs"}`.expect({ affectedRows: 1 }),
+    sql`delete from ${identifier(items)} where name = ${"eggs"}`.expecting({ affectedRows: 1 }),
   ]);
   await assert.rejects(failing, { code: "expectation_failed", statementIndex: 1, outcome: "rolled_back" });
   assert.deepEqual(await db.query(`select count(*) from ${orders}`).then(({ rows }) => rows), [{ count: 1 }]);

@@ -31,7 +31,10 @@ test("when its session has ended, a page gets the next one, and its calls do not
   assert.equal(tokens.length, 1);
   await endSession(connect({ url, session: tokens[0] }));
   const queries = [1, 2, 3].map((n) => page.query("select $1::int as n", [n]));
-  assert.deepEqual((await Promise.all(queries)).map(({ rows }) => rows[0].n), [1, 2, 3]);
+  assert.deepEqual(
+    (await Promise.all(queries)).map(({ rows }) => rows[0].n),
+    [1, 2, 3],
+  );
   assert.equal(tokens.length, 2);
 });
 

@@ -7,7 +7,11 @@ const external = ["kysely", "drizzle-orm"];
 
 async function size(entry, others) {
   const options = { bundle: true, minify: true, format: "esm", write: false };
-  const { outputFiles } = await build({ ...options, entryPoints: [`dist/${entry}.js`], external: [...external, ...others] });
+  const { outputFiles } = await build({
+    ...options,
+    entryPoints: [`dist/${entry}.js`],
+    external: [...external, ...others],
+  });
   return gzipSync(outputFiles[0].contents, { level: 9 }).length;
 }
 
