@@ -1,6 +1,7 @@
 """Runs Node's tests and programs against the service. The package is installed and built when first needed."""
 
 import fcntl
+import json
 import os
 import subprocess
 from collections.abc import Mapping
@@ -60,6 +61,17 @@ def node_test(name: str, service: Service | None = None, **environment: str) -> 
     assert "\n# pass 0\n" not in printed, printed
     assert "\n# skipped 0\n" in printed, printed
     print(*(line for line in printed.splitlines() if line.startswith("measured")), sep="\n")
+
+
+def installed(folder: Path) -> None:
+    """Installs the package in a folder from what `npm publish` would send, with the libraries that it works with."""
+    (packed,) = json.loads(npm("pack", "--json", "--silent", "--pack-destination", str(folder)))
+    modules = folder / "node_modules"
+    (modules / "plainsql").mkdir(parents=True)
+    command = ["tar", "-xzf", folder / packed["filename"], "-C", modules / "plainsql", "--strip-components=1"]
+    subprocess.run(command, check=True)
+    for peer in ("kysely", "drizzle-orm"):
+        (modules / peer).symlink_to(JS / "node_modules" / peer)
 
 
 def _is_stale() -> bool:
