@@ -29,7 +29,9 @@ def build() -> None:
 
 def npm(*arguments: str) -> str:
     """Runs npm in the package's folder; what it prints."""
-    done = subprocess.run(["npm", *arguments], cwd=JS, capture_output=True, text=True, timeout=_BUILD_LIMIT_S, check=False)
+    done = subprocess.run(
+        ["npm", *arguments], cwd=JS, capture_output=True, text=True, timeout=_BUILD_LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -82,4 +84,3 @@ def _is_stale() -> bool:
         not compiled.exists() or compiled.stat().st_mtime < newest
         for compiled in (JS / f"dist/{path.stem}.js" for path in sources if path.suffix == ".ts")
     )
-

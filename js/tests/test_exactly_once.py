@@ -24,7 +24,9 @@ RANDOM_WRITES = size("PLAINSQL_TEST_JS_CUT_WRITES", 60)
 KINDS = ["query", "transaction", "function"]
 
 
-def write(proxy: Proxy, service: Service, kind: str, first: int, count: int, timeout_ms: int = 60_000) -> dict[str, Any]:
+def write(
+    proxy: Proxy, service: Service, kind: str, *, first: int = 0, count: int = 1, timeout_ms: int = 60_000
+) -> dict[str, Any]:
     """What the client says of these writes."""
     url = f"http://127.0.0.1:{proxy.port}"
     arguments = (kind, str(first), str(count), str(timeout_ms))
@@ -53,11 +55,11 @@ def test_a_write_has_one_effect_wherever_its_request_or_answer_is_cut(
     plain_service.query("create table effects (n int)")
     try:
         with running(CommitCutter(port_of(plain_service))) as proxy:
-            assert write(proxy, plain_service, kind, 100_000, 1)["outcomes"] == ["committed"]
+            assert write(proxy, plain_service, kind, first=100_000)["outcomes"] == ["committed"]
             request_bytes, answer_bytes = proxy.lengths
             places = range(0, request_bytes + answer_bytes, EVERY)
             proxy.places.extend(places)
-            said = write(proxy, plain_service, kind, 0, len(places))
+            said = write(proxy, plain_service, kind, count=len(places))
         print(f"{kind}: {request_bytes} + {answer_bytes} bytes, {len(places)} places: {dict(proxy.cuts)}")
         assert sum(proxy.cuts.values()) == len(places)
         assert set(said["outcomes"]) == {"committed"}
@@ -72,7 +74,7 @@ def test_a_write_has_one_effect_however_often_it_is_cut(plain_service: Service, 
         with running(CuttingProxy(port_of(plain_service), share=0.4, seed=9)) as proxy:
             outcomes: Counter[str] = Counter()
             for index, kind in enumerate(KINDS):
-                said = write(proxy, plain_service, kind, index * RANDOM_WRITES, RANDOM_WRITES)
+                said = write(proxy, plain_service, kind, first=index * RANDOM_WRITES, count=RANDOM_WRITES)
                 outcomes.update(said["outcomes"])
         assert min(proxy.cuts.values()) > 0, proxy.cuts
         assert outcomes == {"committed": 3 * RANDOM_WRITES}
@@ -86,7 +88,7 @@ def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: 
     try:
         # The service gets each attempt whole, and the client no answer; but it may ask what became of the write.
         with running(CommitCutter(port_of(plain_service), is_relentless=True)) as proxy:
-            said = write(proxy, plain_service, "query", 0, 1, timeout_ms=2_000)
+            said = write(proxy, plain_service, "query", timeout_ms=2_000)
         assert said["outcomes"] in (["network_error committed"], ["network_error unknown"])
         assert said["keys"][0]
         answer = plain_service.call("GET", f"/v1/requests/{said['keys'][0]}").json()
@@ -99,7 +101,7 @@ def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: 
 
 def test_without_any_answer_the_outcome_is_unknown(plain_service: Service, js_package: None) -> None:
     with running(CuttingProxy(port_of(plain_service), share=1.0, seed=9)) as proxy:
-        said = write(proxy, plain_service, "transaction", 0, 1, timeout_ms=500)
+        said = write(proxy, plain_service, "transaction", timeout_ms=500)
     assert said["outcomes"] == ["network_error unknown"]
     assert said["keys"][0]
 

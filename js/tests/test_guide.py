@@ -1,0 +1,68 @@
+"""The JavaScript guide, done as a reader would: its files saved, its commands run, its output compared.
+
+Two things differ. The package is installed from what npm would send, and Kysely and Drizzle are those of the tests. The
+address is that of the tests' service.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from js.tests.programs import JS, installed
+from server.tests.service import Service
+
+PAGE = JS.parent / "docs/javascript.md"
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"// (\w+\.mjs)\n")
+_LIMIT_S = 60
+
+
+@pytest.fixture
+def folder(service: Service, js_package: None) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / ".plainsql").symlink_to(service.folder)
+        installed(Path(place))
+        yield Path(place)
+    service.query("drop table if exists tags")
+    service.query("drop table if exists notes")
+
+
+def test_each_program_of_the_guide_prints_what_it_shows(service: Service, folder: Path) -> None:
+    blocks = _FENCED.findall(PAGE.read_text(encoding="utf-8"))
+    settings = "\n".join(text for language, text in blocks if language == "sh" and text.startswith("export "))
+    settings = settings.replace("https://localhost:8400", service.data_url)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
+    compared = 0
+    for (language, text), (next_language, shown) in pairwise([*blocks, ("", "")]):
+        if language == "js" and (name := _NAME.match(text)):
+            (folder / name[1]).write_text(text)
+        elif language == "sh" and text.startswith("node "):
+            done = subprocess.run(
+                ["bash", "-ec", f"{settings}\n{text}"], cwd=folder, env=kept, timeout=_LIMIT_S,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            )  # fmt: skip
+            assert (done.returncode, next_language) == (0, "text"), done.stdout
+            assert done.stdout == shown, text
+            compared += 1
+    assert compared == sum(language == "text" for language, _ in blocks) >= 10
+    assert len(list(folder.glob("*.mjs"))) == compared + 1
+
+
+def test_the_guide_names_every_setting_option_and_code_of_the_client() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    settings = (
+        (JS / "src/settings.ts").read_text() + (JS / "src/client.ts").read_text() + (JS / "src/values.ts").read_text()
+    )
+    fields = set(re.findall(r"^  (\w+)\?: ", settings, re.MULTILINE)) - {"notices"}
+    assert {"int8", "insecure", "maxRetries", "rowFormat"} <= fields
+    sources = "".join(path.read_text() for path in JS.glob("src/*.ts"))
+    codes = set(re.findall(r'code: "(\w+)"|unexpected\("(\w+)"', sources))
+    named = {each for pair in codes for each in pair if each}
+    assert {"network_error", "result_truncated"} <= named
+    assert [each for each in sorted(fields | named) if f"`{each}`" not in page] == []
