@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from js.tests.programs import JS, installed
+from js.tests.programs import JS, installed, node
 from server.tests.service import Service
 
 PAGE = JS.parent / "docs/javascript.md"
@@ -52,6 +52,21 @@ def test_each_program_of_the_guide_prints_what_it_shows(service: Service, folder
             compared += 1
     assert compared == sum(language == "text" for language, _ in blocks) >= 10
     assert len(list(folder.glob("*.mjs"))) == compared + 1
+
+
+@pytest.mark.parametrize("page", ["README.md", "js/README.md"])
+def test_the_program_in_a_readme_runs(service: Service, folder: Path, page: str) -> None:
+    (program,) = (text for language, text in _FENCED.findall((JS.parent / page).read_text()) if language == "js")
+    names = {"notes": "id int, body text", "orders": "id int generated always as identity", "measurements": "n int"}
+    for name, columns in {**names, "items": "order_id int, name text"}.items():
+        service.query(f"create table {name} ({columns})")
+    service.query("insert into measurements values (1), (2)")
+    try:
+        (folder / "program.mjs").write_text(program.replace("https://localhost:8400", service.data_url))
+        printed = node(folder / "program.mjs", service=service)
+    finally:
+        service.query("drop table notes, orders, measurements, items")
+    assert printed == ("{ n: 1 }\n{ n: 2 }\n" if page.startswith("js/") else "")
 
 
 def test_the_guide_names_every_setting_option_and_code_of_the_client() -> None:

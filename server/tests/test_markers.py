@@ -120,7 +120,7 @@ def _bars_of(comparison: ast.Compare, durations: set[str]) -> Iterator[str]:
 
 
 def _files() -> Iterator[tuple[str, str]]:
-    for folder in ("server/tests", "client/tests"):
+    for folder in ("server/tests", "client/tests", "js/tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield str(path.relative_to(ROOT)), path.read_text()
 
