@@ -24,6 +24,7 @@ export async function* rows<R>(
 ): AsyncGenerator<R, StreamEnd, void> {
   let decode: ((row: unknown) => unknown) | undefined;
   let cause: unknown;
+  let end: StreamEnd | undefined;
   try {
     for await (const events of eventsOf(stream)) {
       for (const event of events) {
@@ -32,7 +33,8 @@ export async function* rows<R>(
         const content = JSON.parse(data ?? "{}") as object;
         if (kind === "row") yield decode?.(content) as R;
         else if (kind === "columns") decode = prepare(content as Answer);
-        else if (kind === "done") return camel(content) as unknown as StreamEnd;
+        // The rest of the response is read as well: then the connection can be used again.
+        else if (kind === "done") end = camel(content) as unknown as StreamEnd;
         else if (kind) throw new PlainSQLError(camel(content) as unknown as ErrorFields);
       }
     }
@@ -40,6 +42,7 @@ export async function* rows<R>(
     if (error instanceof PlainSQLError) throw error;
     cause = error;
   }
+  if (end) return end;
   signal?.throwIfAborted();
   const message = "The stream ended early: its rows so far are not the whole result.";
   throw new PlainSQLError({ code: "stream_broken", message, retryable: true, cause });

@@ -30,11 +30,11 @@ def write(
     """What the client says of these writes."""
     url = f"http://127.0.0.1:{proxy.port}"
     arguments = (kind, str(first), str(count), str(timeout_ms))
-    said: dict[str, Any] = json.loads(
+    reported: dict[str, Any] = json.loads(
         node("tests/exactly_once.mjs", *arguments, PLAINSQL_URL=url, PLAINSQL_KEY=service.api_key)
     )
-    assert len(said["outcomes"]) == count
-    return said
+    assert len(reported["outcomes"]) == count
+    return reported
 
 
 def effects(service: Service) -> dict[int, int]:
@@ -59,10 +59,10 @@ def test_a_write_has_one_effect_wherever_its_request_or_answer_is_cut(
             request_bytes, answer_bytes = proxy.lengths
             places = range(0, request_bytes + answer_bytes, EVERY)
             proxy.places.extend(places)
-            said = write(proxy, plain_service, kind, count=len(places))
+            reported = write(proxy, plain_service, kind, count=len(places))
         print(f"{kind}: {request_bytes} + {answer_bytes} bytes, {len(places)} places: {dict(proxy.cuts)}")
         assert sum(proxy.cuts.values()) == len(places)
-        assert set(said["outcomes"]) == {"committed"}
+        assert set(reported["outcomes"]) == {"committed"}
         assert effects(plain_service) == dict.fromkeys([*range(len(places)), 100_000], 1)
     finally:
         plain_service.query("drop table effects")
@@ -74,8 +74,8 @@ def test_a_write_has_one_effect_however_often_it_is_cut(plain_service: Service, 
         with running(CuttingProxy(port_of(plain_service), share=0.4, seed=9)) as proxy:
             outcomes: Counter[str] = Counter()
             for index, kind in enumerate(KINDS):
-                said = write(proxy, plain_service, kind, first=index * RANDOM_WRITES, count=RANDOM_WRITES)
-                outcomes.update(said["outcomes"])
+                reported = write(proxy, plain_service, kind, first=index * RANDOM_WRITES, count=RANDOM_WRITES)
+                outcomes.update(reported["outcomes"])
         assert min(proxy.cuts.values()) > 0, proxy.cuts
         assert outcomes == {"committed": 3 * RANDOM_WRITES}
         assert effects(plain_service) == dict.fromkeys(range(3 * RANDOM_WRITES), 1)
@@ -88,11 +88,11 @@ def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: 
     try:
         # The service gets each attempt whole, and the client no answer; but it may ask what became of the write.
         with running(CommitCutter(port_of(plain_service), is_relentless=True)) as proxy:
-            said = write(proxy, plain_service, "query", timeout_ms=2_000)
-        assert said["outcomes"] in (["network_error committed"], ["network_error unknown"])
-        assert said["keys"][0]
-        answer = plain_service.call("GET", f"/v1/requests/{said['keys'][0]}").json()
-        if said["outcomes"] == ["network_error committed"]:
+            reported = write(proxy, plain_service, "query", timeout_ms=2_000)
+        assert reported["outcomes"] in (["network_error committed"], ["network_error unknown"])
+        assert reported["keys"][0]
+        answer = plain_service.call("GET", f"/v1/requests/{reported['keys'][0]}").json()
+        if reported["outcomes"] == ["network_error committed"]:
             assert answer["request"]["outcome"] == "committed"
             assert effects(plain_service) == {0: 1}
     finally:
@@ -101,9 +101,9 @@ def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: 
 
 def test_without_any_answer_the_outcome_is_unknown(plain_service: Service, js_package: None) -> None:
     with running(CuttingProxy(port_of(plain_service), share=1.0, seed=9)) as proxy:
-        said = write(proxy, plain_service, "transaction", timeout_ms=500)
-    assert said["outcomes"] == ["network_error unknown"]
-    assert said["keys"][0]
+        reported = write(proxy, plain_service, "transaction", timeout_ms=500)
+    assert reported["outcomes"] == ["network_error unknown"]
+    assert reported["keys"][0]
 
 
 def test_without_a_service_nothing_was_executed(js_package: None) -> None:

@@ -102,5 +102,5 @@ def test_the_page_searches_while_one_types(notes: Service, folder: Path) -> None
 
     with running(notes, folder / "html/server.js", PORT=str(port)):
         wait_for(is_reachable, _START_LIMIT_S, lambda: "the server of the page doesn't answer")
-        seen = json.loads(node("tests/visit.mjs", f"http://127.0.0.1:{port}/", "egg"))
+        seen = json.loads(node("tests/search_notes.mjs", f"http://127.0.0.1:{port}/", "egg"))
     assert seen == {"all": ["milk", "two eggs", "<b>bold</b>"], "found": ["two eggs"]}

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[2]
 THIS = Path(__file__).resolve().relative_to(ROOT).as_posix()
 SOURCES = ("server/src/", "client/src/")
-TOPS = ("server", "client", "bench", "deploy", "docs", ".ci", ".github")
+TOPS = ("server", "client", "js", "examples", "bench", "deploy", "docs", ".ci", ".github")
 NOT_OURS = {"__pycache__", "build", "dist", "node_modules", "versions"}
 
 # Old names as parts of identifiers and file names: between underscores, capitals, dots, slashes or hyphens.
