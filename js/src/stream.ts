@@ -39,14 +39,18 @@ export async function* rows<R>(
       }
     }
   } catch (error) {
-    if (error instanceof PlainSQLError) throw error;
     cause = error;
   }
   if (end) return end;
+  throw failureOf(cause, signal);
+}
+
+const failureOf = (cause: unknown, signal?: AbortSignal): PlainSQLError => {
+  if (cause instanceof PlainSQLError) return cause;
   signal?.throwIfAborted();
   const message = "The stream ended early: its rows so far are not the whole result.";
-  throw new PlainSQLError({ code: "stream_broken", message, retryable: true, cause });
-}
+  return new PlainSQLError({ code: "stream_broken", message, retryable: true, cause });
+};
 
 /**
  * The events of a stream, as they arrive. Closes the connection at the end, and when it is left, so that the service

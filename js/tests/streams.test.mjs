@@ -5,7 +5,7 @@ import { sql } from "plainsql";
 import { newTable, open } from "./service.mjs";
 
 const db = open();
-const rowsMax = Number(process.env.PLAINSQL_TEST_JS_STREAM_ROWS ?? 100_000);
+const rowsMax = Number(process.env.PLAINSQL_TEST_JS_STREAM_ROWS ?? 30_000);
 const withinMs = Number(process.env.CANCELLED_WITHIN_MS ?? 1_000);
 
 /** Waits until no statement of ours sleeps in the engine; how long that took. */
@@ -107,7 +107,7 @@ test("many rows take no more memory than few, and a reader that waits stops the 
   let count = 0;
   let first = 0;
   let most = 0;
-  for await (const _ of db.stream(sql`select n, repeat('x', 100) as t from generate_series(1, ${rowsMax}) n`)) {
+  for await (const _ of db.stream(sql`select n, repeat('x', 500) as t from generate_series(1, ${rowsMax}) n`)) {
     count += 1;
     if (count === 10_000) {
       first = used();

@@ -20,7 +20,7 @@ from server.tests.service import Service
 pytestmark = pytest.mark.chaos
 
 EVERY = size("PLAINSQL_TEST_JS_CUT_EVERY", 29)
-RANDOM_WRITES = size("PLAINSQL_TEST_JS_CUT_WRITES", 60)
+RANDOM_WRITES = size("PLAINSQL_TEST_JS_CUT_WRITES", 30)
 KINDS = ["query", "transaction", "function"]
 
 
