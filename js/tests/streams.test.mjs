@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { subscribe } from "node:diagnostics_channel";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { sql } from "plainsql";
@@ -44,6 +45,19 @@ test("rows come one by one, decoded, and the end has the counts", async () => {
   assert.deepEqual((await Array.fromAsync?.(db.stream("select 1 as a where false"))) ?? [], []);
   for await (const row of db.stream("select $1::int, 2", [1], { rowFormat: "array", maxRows: 1 }))
     assert.deepEqual(row, [1, 2]);
+});
+
+test("calls that follow one another share a connection, also after streams that were read to their end", async () => {
+  await db.sql`select 1`;
+  let connections = 0;
+  subscribe("undici:client:connected", () => {
+    connections += 1;
+  });
+  for (let round = 0; round < 5; round += 1) {
+    for await (const _ of db.stream("select n from generate_series(1, 100) n"));
+    await db.sql`select 1`;
+  }
+  assert.ok(connections <= 1, `${connections} connections`);
 });
 
 test("a write is streamed, and done once", async (t) => {
