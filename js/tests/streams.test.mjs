@@ -134,5 +134,6 @@ test("many rows take no more memory than few, and a reader that waits stops the 
     `measured: ${count} rows in ${Math.round(performance.now() - began)} ms, ${(most - first).toFixed(1)} MB more than at first`,
   );
   assert.equal(count, rowsMax);
-  assert.ok(most - first < 8, `${first} MB, then ${most} MB`);
+  // In the gate, all rows together have 15 MB; in full size, 500 MB.
+  assert.ok(most - first < (rowsMax > 100_000 ? 32 : 10), `${first} MB, then ${most} MB`);
 });
