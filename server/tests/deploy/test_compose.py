@@ -205,8 +205,8 @@ def test_a_statement_that_needs_too_much_memory_fails_alone(running: Running) ->
 
 
 def test_bodies_without_a_key_fill_no_more_than_the_aliass_share_of_memory(running: Running) -> None:
-    site, part = running.site, b" " * 1024 * 1024
-    head = f"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: {64 * len(part)}\r\n\r\n"
+    site, megabyte = running.site, b" " * 1024 * 1024
+    head = f"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: {64 * len(megabyte)}\r\n\r\n"
     connections = []
     context = ssl.create_default_context(cafile=site.ca_file)
     try:
@@ -218,7 +218,7 @@ def test_bodies_without_a_key_fill_no_more_than_the_aliass_share_of_memory(runni
             # All but the last: the bodies remain incomplete, and nginx keeps them.
             try:
                 for _ in range(63):
-                    connection.sendall(part)
+                    connection.sendall(megabyte)
             except OSError:
                 # It was refused: /tmp is full.
                 break
