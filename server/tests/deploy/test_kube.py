@@ -169,7 +169,7 @@ def test_the_operators_pod_upgrades_the_cells(service: Service) -> None:
 
 @pytest.mark.timing
 def test_a_stopped_data_plane_is_ready_again_within_seconds(service: Service) -> None:
-    podman("pod", "stop", "--time", "60", _DATA)
+    podman("pod", "stop", "--time", "15", _DATA)
     started = time.monotonic()
     podman("pod", "start", _DATA)
     ready = service.played.probed(_DATA, "readinessProbe")
