@@ -22,9 +22,9 @@ from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.control_plane.upkeep import Upkeep
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError, described
+from plainsql_server.core.garbage import spare_requests
 from plainsql_server.core.long_work import favour_loop
 from plainsql_server.core.observation import FailureObserved, Observation, Observe
-from plainsql_server.core.share import Share
 from plainsql_server.core.tasks import end
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.diagnostics.probe_context import Executors
@@ -41,13 +41,12 @@ from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.processes import Listing, Membership, Users
+from plainsql_server.directory.processes import Membership
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.directory.sealing.keyring import Keyring
 from plainsql_server.directory.spanning import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
-from plainsql_server.garbage import spare_requests
 from plainsql_server.http.app.application import Application
 from plainsql_server.http.app.credential_watch import CredentialWatch
 from plainsql_server.http.app.health import Check, PublicRoutes, Urls
@@ -82,9 +81,8 @@ _KEEP_ALIVE_S = 75
 _WORKER_HEALTHCHECK_S = 30
 # Every control request uses the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
-# While Redis is unavailable, the planes divide each rate limit. The control plane is called rarely and gets the smaller
-# part.
-_DATA_PLANES_PART = Fraction(9, 10)
+# Without Redis, the planes divide each rate limit. The control plane is called rarely and gets the smaller share.
+_DATA_PLANES_SHARE = Fraction(9, 10)
 
 
 class Observer:
@@ -131,7 +129,7 @@ def control_application() -> Application:
 def build_data_application(settings: Settings, observe: Observer, own_port: int | None = None) -> Application:
     readiness = Readiness(settings.drain_ms)
     connections = _connections(settings)
-    notifier, share = SpanningNotifier(), Share()
+    notifier = SpanningNotifier()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
@@ -144,16 +142,10 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _in_background(connections.unauthenticated.report(observe), observe),
-            _permits(settings, observe, share, _DATA_PLANES_PART) as permits,
-            _pools(settings, observe, share) as pools,
+            _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
+            _pools(settings, observe) as pools,
             _membership(
-                Membership(
-                    directory,
-                    share,
-                    Listing("data", settings.own_address(own_port) if own_port else None),
-                    Users(permits.leases, pools),
-                    observe,
-                ),
+                Membership(directory, settings.own_address(own_port) if own_port else None, observe, pools.share_with),
                 readiness,
                 observe,
             ),
@@ -201,7 +193,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
 
 def build_control_application(settings: Settings, observe: Observer) -> Application:
     readiness = Readiness(settings.drain_ms)
-    connections, share = _connections(settings), Share()
+    connections = _connections(settings)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
@@ -216,10 +208,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _in_background(connections.unauthenticated.report(observe), observe),
-            _permits(settings, observe, share, 1 - _DATA_PLANES_PART) as permits,
-            _membership(
-                Membership(directory, share, Listing("control"), Users(permits.leases), observe), readiness, observe
-            ),
+            _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
             _finisher(directory, observe) as finisher,
             _in_background(Reaper(directory, observe).run(), observe),
             _in_background(Recovery(directory, observe).run(), observe),
@@ -342,8 +331,7 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
 
 @asynccontextmanager
 async def _membership(membership: Membership, readiness: Readiness, observe: Observe) -> AsyncIterator[None]:
-    """This process in the directory's list of processes, with its share of the limits, until it stops."""
-    await membership.join()
+    """This process in the directory's list of processes, until it begins to stop."""
     try:
         async with _in_background(membership.run(readiness.drain_began), observe):
             yield
@@ -393,19 +381,19 @@ async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> A
 
 
 @asynccontextmanager
-async def _permits(settings: Settings, observe: Observer, share: Share, part: Fraction) -> AsyncIterator[Permits]:
-    async with open_permits(observe, settings.redis_url, share, part) as permits:
+async def _permits(settings: Settings, observe: Observer, share: Fraction) -> AsyncIterator[Permits]:
+    async with open_permits(observe, settings.redis_url, share / settings.nodes) as permits:
         observe.metrics.watch_limiter(permits.load)
         yield permits
 
 
 @asynccontextmanager
-async def _pools(settings: Settings, observe: Observer, share: Share) -> AsyncIterator[Pools]:
+async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
     limits = PoolLimits(
         settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting,
-        cell_running=settings.cell_max_running,
+        processes=settings.nodes * settings.workers, cell_running=settings.cell_max_running,
     )  # fmt: skip
-    pools = Pools(limits, settings.connect_timeout_ms, observe, share)
+    pools = Pools(limits, settings.connect_timeout_ms, observe)
     try:
         async with _in_background(pools.sweep(), observe):
             yield pools

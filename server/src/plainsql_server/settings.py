@@ -22,8 +22,6 @@ from msgspec import Meta
 from plainsql_server.core.environment_file import EnvironmentFileError, parse_environment_file
 
 PREFIX = "PLAINSQL_"
-# Settings of earlier versions, and why they are not needed.
-_REMOVED = {PREFIX + "NODES": "processes divide the limits by how many of them the directory lists."}
 _FILE = "_FILE"
 # Marks settings whose values are secret, or contain one.
 _SECRET: dict[Any, Any] = {"is_secret": True}
@@ -80,10 +78,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " machine's host name, as in a container. Unset: PLAINSQL_DATA_HOST.",
         ),
     ] = None
+    nodes: Annotated[
+        int,
+        Meta(
+            description="Number of machines that run the data plane."
+            " Limits that are not shared through Redis are divided by it.",
+            ge=1,
+        ),
+    ] = 1
     redis_url: Annotated[
         Annotated[str, Meta(pattern="^(redis|rediss|unix)://")] | None,
         Meta(
-            description="Redis shared by all nodes, for rate limits. Unset: the directory counts.",
+            description="Redis shared by all nodes, for rate limits. Unset: each process enforces its share.",
             extra=_SECRET,
         ),
     ] = None
@@ -249,9 +255,6 @@ def _own_host() -> str:
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings from the environment. Raises SettingsError, which names the invalid or missing variable."""
     known = {PREFIX + name.upper(): name for name in Settings.__struct_fields__}
-    for variable, reason in _REMOVED.items():
-        if environ.get(variable):
-            raise SettingsError(f"`{variable}` is not a setting any more: {reason} Unset it.")
     values: dict[str, Any] = {name: environ[variable] for variable, name in known.items() if environ.get(variable)}
     for name in _secret_settings():
         variable = PREFIX + name.upper()

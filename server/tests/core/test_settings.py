@@ -41,11 +41,6 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert settings.alias_url is None
 
 
-def test_a_setting_that_was_removed_is_refused_with_the_reason() -> None:
-    with pytest.raises(SettingsError, match=r"`PLAINSQL_NODES` is not a setting any more: processes divide"):
-        read_settings({**REQUIRED, "PLAINSQL_NODES": "3"})
-
-
 def test_variables_of_others_are_ignored() -> None:
     others = {"PATH": "/bin", "DATA_PORT": "1", "PLAINSQL_": "x", "PLAINSQLX": "y"}
     assert read_settings({**REQUIRED, **others}) == read_settings(REQUIRED)

@@ -1,6 +1,6 @@
 """The Redis part: private, on a socket, and without persistence, because its counts are at most a minute old.
 
-If Redis is not installed, `dev` runs without this part, and the directory leases the permits of rate limits.
+If Redis is not installed, `dev` runs without this part, and the planes divide the rate limits among themselves.
 """
 
 import os

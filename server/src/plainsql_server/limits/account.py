@@ -34,7 +34,7 @@ class PermitAccount:
     """The permits of one organization. All times are from the process's monotonic clock."""
 
     __slots__ = (
-        "asked_s", "expires_s", "held", "is_asking", "leased", "ledger", "left", "limit", "more_at_s", "name",
+        "asked_s", "expires_s", "held", "is_asking", "ledger", "left", "limit", "more_at_s", "name",
         "needed", "next_lease", "refill_at", "refused_until_s", "returned", "slot", "untold", "used", "waiting",
         "window",
     )  # fmt: skip
@@ -51,16 +51,14 @@ class PermitAccount:
         self.next_lease: tuple[int, float, int] | None = None
         # When this few permits are left, the next lease is requested.
         self.refill_at = -1
-        # How many permits this process may grant in any window, by the directory (`leases.py`).
-        self.leased = 0
-        # How many permits were left in Redis or in the directory at the last answer, and when more become available.
+        # How many permits were left in Redis at the last answer, and when more become available there.
         self.left = 0
         self.more_at_s = 0.0
         self.refused_until_s = 0.0
         self.waiting: deque[asyncio.Future[Permit]] = deque()
         self.is_asking = False
         self.needed = 0
-        # Permits used since the last request to Redis, or the last review of the lease, and when that request was.
+        # Permits used since the last request to Redis, and when that was.
         self.used = 0
         self.asked_s = 0.0
         # What this process granted in the last window, from any source, and how much of it Redis doesn't know yet.
@@ -112,15 +110,7 @@ class PermitAccount:
 
     def is_idle(self, now_s: float) -> bool:
         """Whether the account can be removed: nothing is held or pending, and nothing granted still counts."""
-        busy = (
-            self.held
-            or self.next_lease
-            or self.leased
-            or self.waiting
-            or self.is_asking
-            or self.untold
-            or self.returned
-        )
+        busy = self.held or self.next_lease or self.waiting or self.is_asking or self.untold or self.returned
         return not busy and now_s >= self.refused_until_s and not self.ledger.used(now_s)
 
     def ask(self, now_s: float) -> Ask:

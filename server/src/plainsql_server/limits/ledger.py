@@ -1,7 +1,4 @@
-"""What a node asks of Redis or of the directory, and what it gets.
-
-Apart from `shared.py`, which loads the client of Redis.
-"""
+"""What a node asks of the shared ledger and what it gets. Apart from `shared.py`, which loads the client of Redis."""
 
 from dataclasses import dataclass
 
@@ -35,17 +32,3 @@ class Granted:
     slot: int
     back_ms: int
     warming_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseAsk:
-    """The request of one process to the directory for the lease of one organization."""
-
-    organization_id: str
-    limit: int
-    kept: int
-    """How many of its permits the process keeps. Others may have the rest at once."""
-    needed: int
-    """Further permits, for waiting requests."""
-    ahead: bool
-    """Whether to lease some of what is left in advance, too."""

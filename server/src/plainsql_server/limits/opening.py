@@ -6,25 +6,18 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 
 from plainsql_server.core.observation import Observe
-from plainsql_server.core.share import Share
 from plainsql_server.core.tasks import end
 from plainsql_server.limits.permits import MINUTE, Permits
 from plainsql_server.limits.window import Window
 
-_ALL = Fraction(1)
-
 
 @asynccontextmanager
 async def open_permits(
-    observe: Observe, url: str | None, share: Share, part: Fraction = _ALL, window: Window = MINUTE
+    observe: Observe, url: str | None, share: Fraction, window: Window = MINUTE
 ) -> AsyncIterator[Permits]:
-    """Permits, for use inside the block: from the Redis at `url` if one is configured, or from the directory.
-
-    `part` is that of the plane, whose processes divide it by `share` while Redis is unavailable.
-    """
-    permits = Permits(observe, share, part, window)
+    """Permits, for use inside the block; from the Redis at `url`, if one is configured."""
+    permits = Permits(observe, share, window)
     if url is None:
-        permits.lease_from_directory()
         yield permits
         return
     tried = asyncio.Event()

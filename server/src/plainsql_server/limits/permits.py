@@ -4,8 +4,7 @@
 
 While Redis is available, permits are leased from it. For busy organizations they are leased in advance, so most
 requests find a permit in this process. While Redis is unavailable, each process enforces its share of the limit, and
-reports that it does. If no Redis is configured, permits are leased from the directory (`leases.py`). A process never
-lets requests through unlimited.
+reports that it does. It never lets requests through unlimited.
 """
 
 import asyncio
@@ -18,9 +17,7 @@ from typing import TYPE_CHECKING
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
-from plainsql_server.core.share import WHOLE, Share
 from plainsql_server.limits.account import Permit, PermitAccount
-from plainsql_server.limits.leases import Leases
 from plainsql_server.limits.ledger import Granted, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
@@ -29,16 +26,13 @@ if TYPE_CHECKING:
 
 MINUTE = Window(60_000)
 _RECONNECT_AFTER_S = 0.25
-_ALL = Fraction(1)
 
 
 class PermitSource(StrEnum):
     """The source of permits."""
 
-    DIRECTORY = "directory"
-    """No Redis is configured: the directory leases permits."""
     ALONE = "alone"
-    """Redis has not been asked yet: each process grants its share."""
+    """No Redis is configured: each process grants its share."""
     SHARED = "shared"
     """Redis grants permits."""
     LOST = "lost"
@@ -48,17 +42,13 @@ class PermitSource(StrEnum):
 
 
 class Permits:
-    """The permits that this process grants: leased from Redis or the directory, or its share of its plane's part."""
+    """The permits that this process grants: leased from Redis, or its `share` of each limit."""
 
     def __init__(
-        self, observe: Observe, share: Share, part: Fraction = _ALL, window: Window = MINUTE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self, observe: Observe, share: Fraction, window: Window = MINUTE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._observe = observe
         self._share = share
-        self._part = part
-        self.leases: Leases | None = None
-        """Those of the directory, if no Redis is configured."""
         self._window = window
         self._clock = clock
         self.accounts: dict[str, PermitAccount] = {}
@@ -75,11 +65,6 @@ class Permits:
         self.round_trips = 0
         self._given: dict[str, int] = {"shared": 0, "share": 0}
 
-    def lease_from_directory(self) -> None:
-        """Makes the directory, and not Redis, the source. `directory/processes.py` asks it."""
-        self.leases = Leases(self._share, self._clock)
-        self.state = PermitSource.DIRECTORY
-
     async def take(self, organization_id: str, limit: int) -> Permit:
         """A permit or a refusal. Waits for Redis, but only briefly. Cancelling it leaves the queue."""
         return self.take_now(organization_id, limit) or await self._take(organization_id, limit)
@@ -87,8 +72,6 @@ class Permits:
     def take_now(self, organization_id: str, limit: int) -> Permit | None:
         """A permit if there is one without waiting for Redis; None otherwise, whether `take` refuses or grants one."""
         permit = self.take_held(organization_id)
-        if permit is None and self.leases is not None:
-            return self.leases.take(self._account(organization_id, limit))
         if permit is None and self.state is not PermitSource.SHARED:
             permit = self._take_of_share(self._account(organization_id, limit))
         return permit if permit is not None and permit.granted else None
@@ -107,31 +90,18 @@ class Permits:
 
     async def _take(self, organization_id: str, limit: int) -> Permit:
         account = self._account(organization_id, limit)
-        if self.leases is not None:
-            return await self._take_of_lease(account, self.leases)
         if self.state is not PermitSource.SHARED:
             return self._take_of_share(account)
         now_s = self._clock()
         if now_s < account.refused_until_s:
             return account.refusal(now_s)
-        place = self._place(account)
+        place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        account.waiting.append(place)
         if not account.is_asking:
             # Otherwise, the pending answer serves this request or asks again. A second question would ask for nothing,
             # and make the next lease smaller: the size of a lease depends on the use since the last question.
             self._ask(account)
         return await place
-
-    async def _take_of_lease(self, account: PermitAccount, leases: Leases) -> Permit:
-        if leases.must_refuse(account):
-            return leases.refusal(account)
-        place = self._place(account)
-        leases.grow(account)
-        return await place
-
-    def _place(self, account: PermitAccount) -> "asyncio.Future[Permit]":
-        place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-        account.waiting.append(place)
-        return place
 
     async def keep_in_touch(self, url: str, tried: asyncio.Event) -> None:
         """Talks to the Redis at `url` until it is cancelled. Sets `tried` after the first attempt to connect."""
@@ -163,11 +133,7 @@ class Permits:
     def load(self) -> LimiterLoad:
         """The load, for the metrics."""
         is_degraded = self.state in (PermitSource.LOST, PermitSource.WARMING)
-        return LimiterLoad(
-            is_degraded, self.round_trips, self._given["shared"], self._given["share"],
-            directory_permits=0 if self.leases is None else self.leases.granted,
-            processes=self._share.processes, share=round(self._share.held / WHOLE, 6),
-        )  # fmt: skip
+        return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
 
     def _account(self, organization_id: str, limit: int) -> PermitAccount:
         account = self.accounts.get(organization_id)
@@ -184,8 +150,7 @@ class Permits:
 
     def _take_of_share(self, account: PermitAccount) -> Permit:
         now_s = self._clock()
-        # At least one, or an organization with a small limit could not use a service with many processes.
-        share = max(1, self._share.part_of(int(account.limit * self._part)))
+        share = max(1, int(account.limit * self._share))
         left = share - account.ledger.used(now_s)
         if left > 0:
             account.ledger.add(1, now_s)
