@@ -1,15 +1,15 @@
-// Writes the numbers from `first` on, `count` of them, four at a time, each once, in the table `effects`. Prints what
+// Writes the numbers from `first` on, `count` of them, four at a time, each once, in the table `js_effects`. Prints what
 // became of each as JSON. Arguments: kind of write, first number, count, timeout in ms.
 import { open } from "./service.mjs";
 
 const [kind, first, count, timeout] = process.argv.slice(2);
 const db = open({ timeoutMs: Number(timeout) });
 const writes = {
-  query: (n) => db.query("insert into effects values ($1)", [n]),
+  query: (n) => db.query("insert into js_effects values ($1)", [n]),
   transaction: (n) =>
-    db.transaction([{ sql: "insert into effects values ($1)", params: [n], expect: { affectedRows: 1 } }]),
+    db.transaction([{ sql: "insert into js_effects values ($1)", params: [n], expect: { affectedRows: 1 } }]),
   // It looks like a read.
-  function: (n) => db.query("with new as (insert into effects values ($1) returning 1) select count(*) from new", [n]),
+  function: (n) => db.query("with new as (insert into js_effects values ($1) returning 1) select count(*) from new", [n]),
 };
 const outcomes = [];
 const keys = [];

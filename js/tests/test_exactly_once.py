@@ -38,7 +38,7 @@ def write(
 
 
 def effects(service: Service) -> dict[int, int]:
-    rows = service.query("select n, count(*) from effects group by n", max_rows=100_000)["rows"]
+    rows = service.query("select n, count(*) from js_effects group by n", max_rows=100_000)["rows"]
     return {row["n"]: row["count"] for row in rows}
 
 
@@ -52,7 +52,7 @@ def port_of(service: Service) -> int:
 def test_a_write_has_one_effect_wherever_its_request_or_answer_is_cut(
     plain_service: Service, js_package: None, kind: str
 ) -> None:
-    plain_service.query("create table effects (n int)")
+    plain_service.query("create table js_effects (n int)")
     try:
         with running(CommitCutter(port_of(plain_service))) as proxy:
             assert write(proxy, plain_service, kind, first=100_000)["outcomes"] == ["committed"]
@@ -65,11 +65,11 @@ def test_a_write_has_one_effect_wherever_its_request_or_answer_is_cut(
         assert set(reported["outcomes"]) == {"committed"}
         assert effects(plain_service) == dict.fromkeys([*range(len(places)), 100_000], 1)
     finally:
-        plain_service.query("drop table effects")
+        plain_service.query("drop table js_effects")
 
 
 def test_a_write_has_one_effect_however_often_it_is_cut(plain_service: Service, js_package: None) -> None:
-    plain_service.query("create table effects (n int)")
+    plain_service.query("create table js_effects (n int)")
     try:
         with running(CuttingProxy(port_of(plain_service), share=0.4, seed=9)) as proxy:
             outcomes: Counter[str] = Counter()
@@ -80,11 +80,11 @@ def test_a_write_has_one_effect_however_often_it_is_cut(plain_service: Service, 
         assert outcomes == {"committed": 3 * RANDOM_WRITES}
         assert effects(plain_service) == dict.fromkeys(range(3 * RANDOM_WRITES), 1)
     finally:
-        plain_service.query("drop table effects")
+        plain_service.query("drop table js_effects")
 
 
 def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: Service, js_package: None) -> None:
-    plain_service.query("create table effects (n int)")
+    plain_service.query("create table js_effects (n int)")
     try:
         # The service gets each attempt whole, and the client no answer; but it may ask what became of the write.
         with running(CommitCutter(port_of(plain_service), is_relentless=True)) as proxy:
@@ -96,7 +96,7 @@ def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: 
             assert answer["request"]["outcome"] == "committed"
             assert effects(plain_service) == {0: 1}
     finally:
-        plain_service.query("drop table effects")
+        plain_service.query("drop table js_effects")
 
 
 def test_without_any_answer_the_outcome_is_unknown(plain_service: Service, js_package: None) -> None:
