@@ -9,7 +9,8 @@ const writes = {
   transaction: (n) =>
     db.transaction([{ sql: "insert into js_effects values ($1)", params: [n], expect: { affectedRows: 1 } }]),
   // It looks like a read.
-  function: (n) => db.query("with new as (insert into js_effects values ($1) returning 1) select count(*) from new", [n]),
+  function: (n) =>
+    db.query("with new as (insert into js_effects values ($1) returning 1) select count(*) from new", [n]),
 };
 const outcomes = [];
 const keys = [];
