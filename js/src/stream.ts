@@ -28,14 +28,13 @@ export async function* rows<R>(
   try {
     for await (const events of eventsOf(stream)) {
       for (const event of events) {
-        const [, kind, data] = /^event: (.*)\ndata: (.*)$/.exec(event) ?? [];
-        // A comment has no data.
-        const content = JSON.parse(data ?? "{}") as object;
+        if (event[0] === ":") continue; // A comment.
+        const [kind, content] = parse(event);
         if (kind === "row") yield decode?.(content) as R;
         else if (kind === "columns") decode = prepare(content as Answer);
         // The rest of the response is read as well: then the connection can be used again.
         else if (kind === "done") end = camel(content) as unknown as StreamEnd;
-        else if (kind) throw new PlainSQLError(camel(content) as unknown as ErrorFields);
+        else throw new PlainSQLError(camel(content) as unknown as ErrorFields);
       }
     }
   } catch (error) {
@@ -44,6 +43,13 @@ export async function* rows<R>(
   if (end) return end;
   throw failureOf(cause, signal);
 }
+
+// U+2028 and U+2029 are not escaped in JSON. A dot stands for them only with the flag `s`.
+const parse = (event: string): [kind: string, content: object] => {
+  const [, kind, data] = /^event: (\w+)\ndata: (.+)$/s.exec(event) ?? [];
+  if (!kind || !data) throw new Error(`Not an event: ${event}`);
+  return [kind, JSON.parse(data) as object];
+};
 
 const failureOf = (cause: unknown, signal?: AbortSignal): PlainSQLError => {
   if (cause instanceof PlainSQLError) return cause;

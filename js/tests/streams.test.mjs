@@ -28,7 +28,7 @@ const slow = "select n, case when n > 2 then pg_sleep(600)::text end from genera
 
 test("rows come one by one, decoded, and the end has the counts", async () => {
   const stream = db.stream(
-    sql`select n::int8 as n, ${"é😀\n\n"}::text as t, n::numeric as d from generate_series(1, 1000) n`,
+    sql`select n::int8 as n, ${"é😀\u2028\u2029\n\n"}::text as t, n::numeric as d from generate_series(1, 1000) n`,
     { int8: "bigint" },
   );
   let count = 0;
@@ -39,7 +39,7 @@ test("rows come one by one, decoded, and the end has the counts", async () => {
       break;
     }
     count += 1;
-    assert.deepEqual(value, { n: BigInt(count), t: "é😀\n\n", d: String(count) });
+    assert.deepEqual(value, { n: BigInt(count), t: "é😀\u2028\u2029\n\n", d: String(count) });
   }
   assert.equal(count, 1000);
   assert.deepEqual((await Array.fromAsync?.(db.stream("select 1 as a where false"))) ?? [], []);

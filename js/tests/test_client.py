@@ -6,7 +6,7 @@ from js.tests.programs import node_test
 from server.tests.load import STALL_S
 from server.tests.service import Service
 
-TOPICS = ["queries", "values", "streams", "sessions", "kysely", "drizzle"]
+TOPICS = ["queries", "values", "streams", "faults", "sessions", "kysely", "drizzle"]
 
 
 @pytest.mark.parametrize("topic", TOPICS)
