@@ -130,12 +130,12 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
   };
 
   /** The error after the last attempt. */
-  const final = async (call: Call, { status, error }: Attempt, wasLost: boolean): Promise<PlainSQLError> => {
+  const final = async (call: Call, { error }: Attempt, wasLost: boolean): Promise<PlainSQLError> => {
     const { key } = call;
     const fields = error as ErrorFields;
     // If this attempt ran and was rolled back, there is no doubt: it would have found an earlier attempt's record.
-    const isDoubtful = fields.code === "no_json" ? status >= 500 : wasLost && fields.outcome === "not_executed";
-    if (status ? !(key && isDoubtful) : !wasLost) return new PlainSQLError(fields);
+    const isLate = key && wasLost && fields.outcome === "not_executed";
+    if (!isLate && fields.outcome !== "unknown") return new PlainSQLError(fields);
     // If even this fails, the outcome stays unknown.
     const limit = limited(GRACE_MS);
     const lookup = key && (await attempt(outcomeCall(call, key), limit).catch(() => undefined));
@@ -143,8 +143,9 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
     // An attempt may still be in transit: "not executed yet" does not mean "never executed".
     const isCommitted = lookup && lookup.received?.answer?.request.outcome === "committed";
     const outcome = isCommitted ? "committed" : "unknown";
-    const message = `A response was lost. ${fields.message} Outcome: ${outcome}.`;
-    return new PlainSQLError({ ...fields, code: "network_error", outcome, message, idempotencyKey: key });
+    const code = isLate ? "network_error" : fields.code;
+    const message = `${isLate ? "A response was lost. " : ""}${fields.message} Outcome: ${outcome}.`;
+    return new PlainSQLError({ ...fields, code, outcome, message, idempotencyKey: key });
   };
 
   const sendWithin = async (call: Call, limit: Limit): Promise<Received> => {
