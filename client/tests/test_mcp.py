@@ -207,6 +207,23 @@ async def test_a_client_with_a_user_asks_the_user(service: Service, database: st
     assert all("insert into notes" in each and "changes 2 rows" in each for each in asked)
 
 
+@pytest.mark.parametrize("padding", [" ", "\n", "/* a comment */"])
+async def test_the_user_is_not_asked_about_what_can_t_be_shown(service: Service, database: str, padding: str) -> None:
+    def transaction(characters: int) -> dict[str, Any]:
+        first = "insert into notes (body) values ('shown')" + padding * (characters // len(padding))
+        return {"statements": [{"sql": first}, {"sql": "delete from notes"}]}
+
+    asked: list[str] = []
+    asks = answers("decline", None, asked)
+    async with agent(service, "http", database=database, allow_writes=True, asks=asks) as session:
+        refused = await session.call_tool("run_transaction", transaction(2_000))
+        assert refused.is_error
+        assert "2000 can be shown" in text_of(refused)
+        assert asked == []
+        assert fields_of(await session.call_tool("run_transaction", transaction(1_800)))["outcome"] == "declined"
+    assert "2. delete from notes\nIn a rehearsal, " in asked[0]
+
+
 async def test_the_agent_can_t_answer_for_the_user(service: Service, database: str) -> None:
     asked: list[str] = []
     asks = answers("decline", None, asked)

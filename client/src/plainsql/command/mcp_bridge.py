@@ -31,11 +31,12 @@ from plainsql.transport.sockets import tls_context
 
 # More than the service takes for any call.
 _TIMEOUT_S = 120.0
-_UNAVAILABLE = (
-    "The service didn't answer. If the call was to commit a transaction, it may have taken effect: call "
-    "run_transaction again with the same confirmation, which takes effect once, or request_outcome."
+_UNAVAILABLE = "The service didn't answer."
+_MAY_BE_COMMITTED = (
+    "The service didn't answer, twice, and it is unknown whether the transaction has taken effect. Don't rehearse it "
+    "again: call request_outcome with the key {key}, or run_transaction with the same confirmation, which takes effect "
+    "once."
 )
-
 
 # What the service answered to the call of this task, if it wasn't the protocol's: an error of its own.
 _service_errors: ContextVar[list[ServiceError]] = ContextVar("service_errors")
@@ -51,21 +52,26 @@ async def serve(settings: Settings, address: str) -> int:
         verify=tls,
         headers={"Authorization": f"Bearer {settings.key}"},
         timeout=_TIMEOUT_S,
-        event_hooks={"response": [_note_error]},
+        event_hooks={"response": [note_error]},
         # No credentials and no proxies from the environment.
         trust_env=False,
     ) as http:
-        bridge = _Bridge(http, address)
-        server = Server[Any](
-            "plainsql",
-            version=VERSION,
-            instructions=await bridge.instructions(),
-            on_list_tools=bridge.list_tools,
-            on_call_tool=bridge.call_tool,
-        )
+        server = await bridge_to(http, address)
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
     return 0
+
+
+async def bridge_to(http: httpx2.AsyncClient, address: str) -> Server[Any]:
+    """The server that an agent talks to. Raises an error if the service doesn't answer."""
+    bridge = _Bridge(http, address)
+    return Server(
+        "plainsql",
+        version=VERSION,
+        instructions=await bridge.instructions(),
+        on_list_tools=bridge.list_tools,
+        on_call_tool=bridge.call_tool,
+    )
 
 
 class _Bridge:
@@ -94,19 +100,47 @@ class _Bridge:
     async def call_tool(
         self, agent: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        asks_user = _asks_user(agent)
-        async with self._service(asks_user=asks_user) as service:
-            try:
-                result = await _call(service, params)
-                if isinstance(result, types.InputRequiredResult) and not _is_modern(agent):
-                    # An older agent is asked while its call waits. A newer one gets the question, and calls again.
-                    params.input_responses = await _answers(agent, result)
-                    params.request_state = result.request_state
-                    result = await _call(service, params)
-            except MCPError as error:
-                shown = types.TextContent(type="text", text=str(_error_of(error)))
-                return types.CallToolResult(content=[shown], is_error=True)
-            return result
+        try:
+            result = await self._call(agent, params)
+            if isinstance(result, types.InputRequiredResult) and not _is_modern(agent):
+                # An older agent is asked while its call waits. A newer one gets the question, and calls again.
+                params.input_responses = await _answers(agent, result)
+                params.request_state = result.request_state
+                result = await self._call(agent, params)
+        except (ServiceError, NetworkError) as error:
+            return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
+        return result
+
+    async def _call(
+        self, agent: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """The answer to a call. A commit whose answer is lost is sent again, once: it takes effect once."""
+        confirmation = _confirmation_in(params)
+        answer = await self._attempt(agent, params)
+        if isinstance(answer, NetworkError) and confirmation is not None:
+            answer = await self._attempt(agent, params)
+        if isinstance(answer, NetworkError) and confirmation is not None:
+            key = confirmation.partition(".")[0]
+            raise NetworkError(_MAY_BE_COMMITTED.format(key=key), outcome="unknown") from answer
+        if isinstance(answer, ServiceError | NetworkError):
+            raise answer
+        return answer
+
+    async def _attempt(
+        self, agent: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult | ServiceError | NetworkError:
+        try:
+            async with self._service(asks_user=_asks_user(agent)) as service:
+                try:
+                    return await _call(service, params)
+                except MCPError as error:
+                    # Raised here, it would come in a group.
+                    return _error_of(error)
+        except ExceptionGroup as group:
+            # The package's own tasks, when the connection breaks.
+            if group.split(httpx2.TransportError)[1] is not None:
+                raise
+            return NetworkError(_UNAVAILABLE, outcome="unknown")
 
     @asynccontextmanager
     async def _service(self, *, asks_user: bool) -> AsyncIterator[Client]:
@@ -142,6 +176,12 @@ async def _answers(agent: ServerRequestContext[Any], wanted: types.InputRequired
     return answers
 
 
+def _confirmation_in(params: types.CallToolRequestParams) -> str | None:
+    """The confirmation of a commit, which begins with its idempotency key and a dot; None for other calls."""
+    found = params.request_state or (params.arguments or {}).get("confirmation_token")
+    return found if isinstance(found, str) else None
+
+
 def _is_modern(agent: ServerRequestContext[Any]) -> bool:
     return agent.protocol_version in MODERN_PROTOCOL_VERSIONS
 
@@ -162,7 +202,7 @@ async def _never(
     raise AssertionError("the service sends no requests")
 
 
-async def _note_error(response: httpx2.Response) -> None:
+async def note_error(response: httpx2.Response) -> None:
     """Keeps the service's own error, of which the package `mcp` would say only that there was one."""
     if response.status_code < HTTPStatus.BAD_REQUEST:
         return
@@ -178,7 +218,7 @@ async def _note_error(response: httpx2.Response) -> None:
         _service_errors.get().append(error)
 
 
-def _error_of(error: MCPError) -> Exception:
+def _error_of(error: MCPError) -> ServiceError | NetworkError:
     """The service's error, if it sent one, or that of the connection to it."""
     found = _service_errors.get()
     return found[-1] if found else NetworkError(f"{_UNAVAILABLE} ({error})", outcome="unknown")

@@ -67,11 +67,11 @@ class Calls:
         """The result of a call. `asks_user` says whether the client can ask its user for a confirmation."""
         kind = tools.KINDS.get(params.name)
         if kind is None:
-            return result(f"There is no tool {params.name[:64]!r}.", error=True)
+            return result(f"There is no tool {params.name[:64]!r}.", is_error=True)
         try:
             arguments = msgspec.convert(params.arguments or {}, kind.arguments)
         except msgspec.ValidationError as error:
-            return result(f"The arguments are invalid: {error}.", error=True)
+            return result(f"The arguments are invalid: {error}.", is_error=True)
         try:
             database = await self._database(getattr(arguments, "database", None))
             writes = self.may_write and isinstance(arguments, tools.TransactionArguments)
@@ -81,7 +81,7 @@ class Calls:
             dialog = Dialog.of(params, asks_user=asks_user)
             return await self._run(arguments, database, dialog)
         except Refused as error:
-            return result(str(error), error=True)
+            return result(str(error), is_error=True)
         except Failed as error:
             return failure(error.error)
         except ServiceError as error:

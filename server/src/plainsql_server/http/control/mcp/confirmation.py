@@ -6,7 +6,7 @@
 A confirmation holds for exactly these statements and parameters, in this database, with this credential, for five
 minutes. It is signed with a key derived from the caller's own secret, so each process of the control plane can check it
 and none has to store it. An agent doesn't know the secret, and a program that does can write without a confirmation. It
-names the idempotency key of the commit, so it takes effect once.
+begins with the idempotency key of the commit, so it takes effect once, and whoever holds it can ask for the outcome.
 """
 
 import base64
@@ -53,13 +53,15 @@ def bound_to(statements: Any, database: str | None) -> bytes:
 def issue(secret: str, bound: bytes, confirmation: Confirmation) -> str:
     """The confirmation as text."""
     content = msgspec.json.encode(confirmation)
-    return base64.urlsafe_b64encode(_mac(secret, bound, content) + content).decode()
+    signed = base64.urlsafe_b64encode(_mac(secret, bound, content) + content).decode()
+    return f"{confirmation.idempotency_key}.{signed}"
 
 
 def opened(secret: str, bound: bytes, text: str, holder: Holder, now_s: float) -> Confirmation:
     """The confirmation in a text. Raises Refused if it is for something else, forged or expired."""
+    key, _, signed = text.partition(".")
     try:
-        raw = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
+        raw = base64.b64decode(signed.encode(), altchars=b"-_", validate=True)
     except ValueError as error:
         raise _refused("isn't valid") from error
     mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
@@ -68,8 +70,14 @@ def opened(secret: str, bound: bytes, text: str, holder: Holder, now_s: float) -
     confirmation = _decoder.decode(content)
     if confirmation.holder != holder:
         raise _refused("belongs to the client's own question to the user")
+    if key != confirmation.idempotency_key:
+        raise _refused("isn't valid")
     if confirmation.expires_at_s < now_s:
-        raise _refused("has expired")
+        # It may have been used before, and its answer been lost.
+        raise Refused(
+            "The confirmation has expired. This call wrote nothing. If another call with it may have, call "
+            f"request_outcome with the key {key}. Otherwise rehearse the statements again, without a confirmation."
+        )
     return confirmation
 
 

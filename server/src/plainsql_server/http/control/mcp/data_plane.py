@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import httpx2
 import msgspec
 
-from plainsql_server.http.control.mcp.refusal import Refused
+from plainsql_server.http.control.mcp.refusal import Lost, TooLarge
 from plainsql_server.http.control.mcp.route import DataPlaneAddress
 from plainsql_server.http.server.answers import Error
 
@@ -84,7 +84,7 @@ class DataPlane:
         )
 
     async def post(self, path: str, sent: Sent, content: dict[str, Any]) -> Reply:
-        """The answer to a POST. Raises Failed if it is an error, Refused if there is none or it is too long."""
+        """The answer to a POST. Raises Failed if it is an error, Lost if there is none or it is too long."""
         return await self._send("POST", path, sent, msgspec.json.encode(content))
 
     async def get(self, path: str, sent: Sent, **options: str | None) -> Reply:
@@ -109,7 +109,7 @@ class DataPlane:
             except httpx2.TransportError as error:
                 # A kept connection may have been closed in the meantime.
                 if is_last:
-                    raise _unreachable(sent) from error
+                    raise Lost("The data plane is unavailable.") from error
         raise AssertionError("the last attempt returns or raises")
 
     async def _exchange(self, method: str, target: str, headers: dict[str, str], body: bytes | None) -> Reply:
@@ -120,28 +120,18 @@ class DataPlane:
                 if len(content) > _ANSWER_BYTES:
                     raise _too_large()
         if not response.headers.get("content-type", "").startswith(_JSON):
-            raise Refused("The statement asks for a stream. Remove the hint /*+ STREAM */ from it.")
+            raise Lost("The statement asks for a stream. Remove the hint /*+ STREAM */ from it.")
         reply = _decoder.decode(content)
         if reply.error is not None:
             raise Failed(reply.error)
         if response.status_code >= HTTPStatus.MULTIPLE_CHOICES:
-            raise Refused(f"The data plane answered with status {response.status_code}.")
+            raise Lost(f"The data plane answered with status {response.status_code}.")
         reply.replayed = "idempotency-replayed" in response.headers
         return reply
 
 
-def _too_large() -> Refused:
-    return Refused(
+def _too_large() -> TooLarge:
+    return TooLarge(
         f"The result is larger than {_ANSWER_BYTES} bytes. Select fewer columns, or shorten long values, for example "
         "with left(column, 200)."
-    )
-
-
-def _unreachable(sent: Sent) -> Refused:
-    if sent.idempotency_key is None:
-        return Refused("The data plane is unavailable. Nothing was written.")
-    return Refused(
-        "The data plane is unavailable, and it is unknown whether the transaction has taken effect. Call "
-        f"request_outcome with the key {sent.idempotency_key}, or run_transaction with the same confirmation: it takes "
-        "effect once."
     )

@@ -22,7 +22,7 @@ DATA_BYTES = 64 * 1024
 _CODE = re.compile(r"[0-9A-Za-z_]{1,64}")
 
 
-def result(summary: str, data: str | None = None, **fields: Any) -> types.CallToolResult:
+def result(summary: str, data: str | None = None, *, is_error: bool = False, **fields: Any) -> types.CallToolResult:
     """A result. `fields` are more of the output schema's; None counts as absent."""
     structured = {"summary": summary, **{name: value for name, value in fields.items() if value is not None}}
     text = summary
@@ -32,15 +32,20 @@ def result(summary: str, data: str | None = None, **fields: Any) -> types.CallTo
         text = f"{summary}\n\n{wrapped.text}"
     if token := fields.get("confirmation_token"):
         text += f"\n\nconfirmation_token: {token}"
+    if key := fields.get("idempotency_key"):
+        text += f"\n\nidempotency_key: {key}"
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)],
         structured_content=structured,
-        is_error="error" in fields,
+        is_error=is_error,
     )
 
 
-def failure(error: Error | ServiceError) -> types.CallToolResult:
-    """The result of a call that failed. PostgreSQL's message may quote data, or be written by a function."""
+def failure(error: Error | ServiceError, advice: str = "", **fields: Any) -> types.CallToolResult:
+    """The result of a call that failed. PostgreSQL's message may quote data, or be written by a function.
+
+    `advice` follows the summary. `fields` are of the output schema.
+    """
     shown = error_object(error) if isinstance(error, ServiceError) else error
     code = _CODE.fullmatch(shown.code)
     parts = [code[0] if code else "error", f"SQLSTATE {shown.sqlstate}" if shown.sqlstate else None, shown.outcome]
@@ -51,10 +56,7 @@ def failure(error: Error | ServiceError) -> types.CallToolResult:
         shown = msgspec.structs.replace(shown, hint=None)
     names = ("message", "detail", "hint", "position", "statement_index", "schema", "table", "column", "constraint")
     found = {name: getattr(shown, name) for name in names if getattr(shown, name) is not None}
-    wrapped = Wrapped.of(json.dumps(found, ensure_ascii=False))
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=f"{summary}\n\n{wrapped.text}")], is_error=True
-    )
+    return result(f"{summary}{advice}", json.dumps(found, ensure_ascii=False), is_error=True, **fields)
 
 
 def shown_result(reply: ResultReply, left_bytes: int = DATA_BYTES) -> tuple[str, bool]:

@@ -14,6 +14,7 @@ import mcp_types as types
 import msgspec
 
 from plainsql_server.core.clock import wall_s
+from plainsql_server.core.errors import Outcome
 from plainsql_server.http.control.mcp.confirmation import (
     LIFE_S,
     Confirmation,
@@ -23,16 +24,26 @@ from plainsql_server.http.control.mcp.confirmation import (
     new_key,
     opened,
 )
-from plainsql_server.http.control.mcp.data_plane import DataPlane, Reply, Sent
-from plainsql_server.http.control.mcp.results import counted, result, shown_results
+from plainsql_server.http.control.mcp.data_plane import DataPlane, Failed, Reply, Sent
+from plainsql_server.http.control.mcp.refusal import Lost, Refused
+from plainsql_server.http.control.mcp.results import counted, failure, result, shown_results
 from plainsql_server.http.control.mcp.route import McpCaller
 from plainsql_server.http.control.mcp.tools import TransactionArguments
 
 # The name of the question in a client's dialog, and of the box that the user ticks.
 _QUESTION = "confirmation"
 _BOX = "commit"
-# What fits a dialog. The agent has the whole.
+# What fits a dialog. Nothing is ever cut: a user agrees to what is shown.
 _SHOWN_CHARACTERS = 2_000
+_UNKNOWN = (
+    " It is unknown whether the transaction has taken effect. Don't rehearse it again: call request_outcome with the"
+    " idempotency_key, or run_transaction with the same confirmation, which takes effect once."
+)
+# Another call with this confirmation may have been sent before, and its answer been lost.
+_NOT_EXECUTED = (
+    " This call wrote nothing. If an earlier one with the same confirmation had no answer, call request_outcome with"
+    " the idempotency_key before you rehearse again."
+)
 
 
 class Dialog(NamedTuple):
@@ -77,6 +88,8 @@ class Writing:
     async def _rehearse(
         self, arguments: TransactionArguments, database_id: str | None, bound: bytes, dialog: Dialog
     ) -> types.CallToolResult | types.InputRequiredResult:
+        # Refused before anything runs if the user can't be shown all of it.
+        statements = _shown(arguments) if dialog.asks_user else ""
         content = transaction_content(arguments, database_id) | {"dry_run": True}
         reply = await self._data_plane.post("/v1/transaction", self._sent(), content)
         holder: Holder = "client" if dialog.asks_user else "agent"
@@ -84,14 +97,17 @@ class Writing:
         confirmation = Confirmation(holder, int(wall_s()) + LIFE_S, new_key(), affected)
         token = issue(self._caller.secret, bound, confirmation)
         if dialog.asks_user:
-            return _question(arguments, reply, token)
+            return _question(statements, reply, token)
         data, is_truncated = shown_results(reply)
         summary = (
             f"Rehearsed and rolled back: {_counts(reply)}. Nothing has been written. Show this to the user. If the user"
             f" agrees, call run_transaction again within {LIFE_S // 60} minutes, with the same arguments and the"
             " confirmation_token."
         )
-        return result(summary, data, truncated=is_truncated, outcome="rehearsed", confirmation_token=token)
+        return result(
+            summary, data, truncated=is_truncated, outcome="rehearsed", confirmation_token=token,
+            idempotency_key=confirmation.idempotency_key,
+        )  # fmt: skip
 
     async def _commit(
         self, arguments: TransactionArguments, database_id: str | None, confirmation: Confirmation
@@ -100,7 +116,16 @@ class Writing:
         for statement, count in zip(content["statements"], confirmation.affected_rows, strict=True):
             statement["expect"] = {"affected_rows": count}
         key = confirmation.idempotency_key
-        reply = await self._data_plane.post("/v1/transaction", self._sent()._replace(idempotency_key=key), content)
+        try:
+            reply = await self._data_plane.post("/v1/transaction", self._sent()._replace(idempotency_key=key), content)
+        except Lost as error:
+            return result(f"{error}{_UNKNOWN}", outcome="unknown", idempotency_key=key, is_error=True)
+        except Failed as error:
+            if error.error.outcome is Outcome.ROLLED_BACK:
+                raise
+            if error.error.outcome is Outcome.NOT_EXECUTED:
+                return failure(error.error, _NOT_EXECUTED, idempotency_key=key)
+            return failure(error.error, _UNKNOWN, outcome="unknown", idempotency_key=key)
         data, is_truncated = shown_results(reply)
         again = " It had been committed before, with the same confirmation; nothing was done again."
         summary = f"Committed: {_counts(reply)}.{again if reply.replayed else ''}"
@@ -126,13 +151,23 @@ def _counts(reply: Reply) -> str:
     return ", ".join(each)
 
 
-def _question(arguments: TransactionArguments, reply: Reply, token: str) -> types.InputRequiredResult:
-    """What the client asks its user. The answer comes with the same call, sent again."""
-    statements = "\n".join(
+def _shown(arguments: TransactionArguments) -> str:
+    """All statements and values, as a dialog shows them. Raises Refused if they don't fit."""
+    shown = "\n".join(
         f"{at}. {_one_line(each.sql)}" + (f"\n   values: {_one_line(str(each.params))}" if each.params else "")
         for at, each in enumerate(arguments.statements, 1)
     )
-    message = f"Commit this transaction?\n{statements[:_SHOWN_CHARACTERS]}\nIn a rehearsal, {_counts(reply)}."
+    if len(shown) > _SHOWN_CHARACTERS:
+        raise Refused(
+            f"The statements are too long to be shown to the user: they have {len(shown)} characters with their values,"
+            f" and {_SHOWN_CHARACTERS} can be shown. Nothing was written. Send fewer or shorter statements."
+        )
+    return shown
+
+
+def _question(statements: str, reply: Reply, token: str) -> types.InputRequiredResult:
+    """What the client asks its user. The answer comes with the same call, sent again."""
+    message = f"Commit this transaction?\n{statements}\nIn a rehearsal, {_counts(reply)}."
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {_BOX: {"type": "boolean", "title": "Commit", "default": False}},
