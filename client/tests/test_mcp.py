@@ -104,6 +104,20 @@ async def test_rows_bytes_and_time_are_capped(service: Service) -> None:
         assert "statement_timeout" in text_of(slow)
 
 
+async def test_of_very_many_columns_the_names_of_the_tables_are_listed(service: Service) -> None:
+    name = f"wide{uuid4().hex[:8]}"
+    service.customers.add_database(name)
+    columns = "string_agg(format('a_column_with_a_name_that_is_rather_long_%s_%s int', t, n), ', ')"
+    service.query(
+        "do $$ begin for t in 1..16 loop execute (select format('create table wide%s (%s)', t, "
+        f"{columns}) from generate_series(1, 1000) n); end loop; end $$",
+        database=name,
+    )
+    async with agent(service, "http", database=name) as session:
+        listed = await session.call_tool("list_tables", {})
+        assert len(json.loads(data_in(text_of(listed)))) == 16
+
+
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_an_agent_stays_in_the_database_that_the_user_named(
     service: Service, database: str, transport: str

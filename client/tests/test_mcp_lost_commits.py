@@ -81,24 +81,28 @@ async def bridged(service: Service, database: str, relay: LosingRelay, *, mode: 
 async def test_the_command_sends_a_commit_again_whose_answer_was_lost(
     service: Service, database: str, mode: str
 ) -> None:
-    async with LosingRelay(service.control_url, service.dev["ca_file"]) as relay:
-        async with bridged(service, database, relay, mode=mode) as session:
-            relay.loses_if = b'"inputResponses"'
-            relay.losses = 1
-            result = await session.call_tool("run_transaction", _INSERT)
-            assert "had been committed before" in fields_of(result)["summary"]
-            assert rows(service, database) == 1
+    async with (
+        LosingRelay(service.control_url, service.dev["ca_file"]) as relay,
+        bridged(service, database, relay, mode=mode) as session,
+    ):
+        relay.loses_if = b'"inputResponses"'
+        relay.losses = 1
+        result = await session.call_tool("run_transaction", _INSERT)
+        assert "had been committed before" in fields_of(result)["summary"]
+        assert rows(service, database) == 1
 
 
 async def test_a_commit_lost_twice_is_named_by_its_key(service: Service, database: str) -> None:
-    async with LosingRelay(service.control_url, service.dev["ca_file"]) as relay:
-        async with bridged(service, database, relay, mode="legacy") as session:
-            relay.loses_if = b'"inputResponses"'
-            relay.losses = 2
-            lost = await session.call_tool("run_transaction", _INSERT)
-            assert lost.is_error
-            key = text_of(lost).partition("request_outcome with the key ")[2].partition(",")[0]
-            found: dict[str, Any] = fields_of(await session.call_tool("request_outcome", {"key": key}))
+    async with (
+        LosingRelay(service.control_url, service.dev["ca_file"]) as relay,
+        bridged(service, database, relay, mode="legacy") as session,
+    ):
+        relay.loses_if = b'"inputResponses"'
+        relay.losses = 2
+        lost = await session.call_tool("run_transaction", _INSERT)
+        assert lost.is_error
+        key = text_of(lost).partition("request_outcome with the key ")[2].partition(",")[0]
+        found: dict[str, Any] = fields_of(await session.call_tool("request_outcome", {"key": key}))
     assert found["outcome"] == "committed"
     assert rows(service, database) == 1
 

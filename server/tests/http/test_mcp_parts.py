@@ -13,7 +13,7 @@ import pytest
 from plainsql_server.core.errors import AccessError
 from plainsql_server.core.principal import Principal, Scope
 from plainsql_server.http.control.mcp.confirmation import LIFE_S, Confirmation, Holder, bound_to, issue, new_key, opened
-from plainsql_server.http.control.mcp.data_plane import DataPlane, Failed, ResultReply, Sent
+from plainsql_server.http.control.mcp.data_plane import Bounds, DataPlane, Failed, ResultReply, Sent
 from plainsql_server.http.control.mcp.refusal import Lost, Refused
 from plainsql_server.http.control.mcp.results import DATA_BYTES, shown_result
 from plainsql_server.http.control.mcp.route import DataPlaneAddress, McpRoute
@@ -136,27 +136,68 @@ def http(status: int, body: bytes, content_type: str = "application/json") -> by
 async def test_a_request_whose_connection_breaks_is_sent_again_once() -> None:
     good = http(200, b'{"rows":[[1]],"row_count":1}')
     async with data_plane(b"", good) as (client, requests):
-        reply = await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+        reply = await client.post("/v1/query", Sent("svc_k_x", "req_1", "org_1"), {})
     assert reply.row_count == 1
     assert len(requests) == 2
     assert b"x-request-id: req_1" in requests[0].lower()
     async with data_plane(b"", b"") as (client, requests):
         with pytest.raises(Lost, match="unavailable"):
-            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+            await client.post("/v1/query", Sent("svc_k_x", "req_1", "org_1"), {})
 
 
 async def test_answers_that_are_no_result_are_refused() -> None:
     error = b'{"error":{"code":"forbidden","message":"No.","retryable":false,"outcome":"not_executed"}}'
     async with data_plane(http(403, error)) as (client, _):
         with pytest.raises(Failed) as failed:
-            await client.get("/tables", Sent("svc_k_x", "req_1", database="db_1"))
+            await client.get("/tables", Sent("svc_k_x", "req_1", "org_1", database="db_1"))
         assert failed.value.error.code == "forbidden"
     async with data_plane(http(200, b"event: columns", "text/event-stream")) as (client, _):
         with pytest.raises(Refused, match="STREAM"):
-            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+            await client.post("/v1/query", Sent("svc_k_x", "req_1", "org_1"), {})
     async with data_plane(http(502, b"{}")) as (client, _):
         with pytest.raises(Refused, match="status 502"):
-            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
-    async with data_plane(http(200, b'"' + b"x" * (9 * 1024 * 1024) + b'"')) as (client, _):
+            await client.post("/v1/query", Sent("svc_k_x", "req_1", "org_1"), {})
+    async with data_plane(http(200, b'"' + b"x" * (2 * 1024 * 1024) + b'"')) as (client, _):
         with pytest.raises(Refused, match="larger than"):
-            await client.post("/v1/query", Sent("svc_k_x", "req_1"), {})
+            await client.post("/v1/query", Sent("svc_k_x", "req_1", "org_1"), {})
+
+
+@asynccontextmanager
+async def slow_data_plane(bounds: Bounds) -> AsyncIterator[tuple[DataPlane, asyncio.Event]]:
+    """A client whose data plane answers requests with the secret `slow` only when the event is set."""
+    may_answer = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if b"bearer slow" in (await reader.readuntil(b"\r\n\r\n")).lower():
+            await may_answer.wait()
+        writer.write(http(200, b'{"row_count":1}'))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        client = DataPlane(DataPlaneAddress(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None), bounds)
+        yield client, may_answer
+        may_answer.set()
+        await client.close()
+
+
+async def test_an_organization_s_slow_calls_leave_another_s_answered() -> None:
+    async with slow_data_plane(Bounds(connections=4, calls_per_organization=3)) as (client, may_answer):
+        slow = [asyncio.create_task(client.post("/v1/query", Sent("slow", "req_1", "org_1"), {})) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match=r"3 calls of tools running.*Call again"):
+            await client.post("/v1/query", Sent("fast", "req_2", "org_1"), {})
+        assert (await client.post("/v1/query", Sent("fast", "req_3", "org_2"), {})).row_count == 1
+        may_answer.set()
+        assert [reply.row_count for reply in await asyncio.gather(*slow)] == [1, 1, 1]
+        assert (await client.post("/v1/query", Sent("fast", "req_4", "org_1"), {})).row_count == 1
+
+
+async def test_a_call_that_gets_no_connection_can_be_made_again() -> None:
+    async with slow_data_plane(Bounds(connections=1, wait_s=0.05)) as (client, may_answer):
+        slow = asyncio.create_task(client.post("/v1/query", Sent("slow", "req_1", "org_1"), {}))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match=r"has not been run\. Call again") as raised:
+            await client.post("/v1/transaction", Sent("fast", "req_2", "org_2", "mcp-7"), {})
+        assert not isinstance(raised.value, Lost)
+        may_answer.set()
+        await slow

@@ -24,7 +24,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.http.control.mcp import tools
 from plainsql_server.http.control.mcp.data_plane import DataPlane, Failed, Reply, Sent
-from plainsql_server.http.control.mcp.refusal import Refused
+from plainsql_server.http.control.mcp.refusal import Refused, TooLarge
 from plainsql_server.http.control.mcp.results import (
     DATA_BYTES,
     counted,
@@ -128,8 +128,11 @@ class Calls:
         return result("The statements have run. Nothing was written.", data, truncated=is_truncated)
 
     async def _list_tables(self, arguments: tools.ListTablesArguments, database: DatabaseRecord) -> Answer:
-        reply = await self._tables(database, "columns", arguments.schema)
-        shown, is_cut = within(reply.tables, DATA_BYTES)
+        try:
+            reply = await self._tables(database, "columns", arguments.schema)
+            shown, is_cut = within(reply.tables, DATA_BYTES)
+        except TooLarge:
+            is_cut = True
         if is_cut:
             # The names alone say more than the columns of the first tables.
             reply = await self._tables(database, "names", arguments.schema)
@@ -183,7 +186,7 @@ class Calls:
         for is_last in (False, True):
             secret = await sessions.secret_for(caller.principal, caller.secret, self._by)
             try:
-                return await send(Sent(secret, caller.request_id))
+                return await send(Sent(secret, caller.request_id, caller.principal.organization_id))
             except Failed as error:
                 # The caller itself has just been authenticated: its read session has ended.
                 if error.error.code != "unauthenticated" or is_last:

@@ -132,7 +132,7 @@ class Writing:
         return result(summary, data, truncated=is_truncated, outcome="committed", idempotency_key=key)
 
     def _sent(self) -> Sent:
-        return Sent(self._caller.secret, self._caller.request_id)
+        return Sent(self._caller.secret, self._caller.request_id, self._caller.principal.organization_id)
 
 
 def transaction_content(arguments: TransactionArguments, database_id: str | None) -> dict[str, Any]:
