@@ -272,6 +272,25 @@ def test_the_limits_are_those_of_the_tier(service: Service) -> None:
     failure(body, 413, "08P01", "request_too_large")
 
 
+@pytest.mark.parametrize("batch", [False, True], ids=["statement", "batch"])
+@pytest.mark.parametrize("keyed", [False, True], ids=["without a key", "with a key"])
+def test_a_result_with_too_many_rows_says_truly_whether_the_write_took_effect(
+    service: Service, keyed: bool, batch: bool
+) -> None:
+    key, table = tenants.free_key(service), f"neon_{secrets.token_hex(4)}"
+    string = connection_string(service, key, database="")
+    assert send(service, {"query": f"create table {table} (n int)"}, string=string).status_code == 200
+    statement = {"query": f"insert into {table} select generate_series(1, 10001) returning n"}
+    headers = {"Idempotency-Key": f"key-{secrets.token_hex(8)}"} if keyed else {}
+    refused = send(service, {"queries": [statement]} if batch else statement, headers, string=string)
+    told = failure(refused, 507, "54000", "result_too_large")["error"]["outcome"]
+    (row,) = send(service, {"query": f"select count(*) from {table}"}, string=string).json()["rows"]
+    assert (told, row["count"]) == (("rolled_back", "0") if keyed else ("committed", "10001"))
+    if keyed:
+        path = f"/v1/requests/{headers['Idempotency-Key']}"
+        assert service.call("GET", path, key=key).json()["request"]["outcome"] == "not_executed"
+
+
 def test_the_rate_limit_is_that_of_the_organization(service: Service) -> None:
     name = f"neon-{secrets.token_hex(4)}"
     service.customers.add_organization(name, tier="free")

@@ -241,6 +241,8 @@ def _around_rows(result: Result, encoding: Encoding, principal: Principal) -> tu
 
 def _too_many_rows(tier: str) -> LimitError:
     # The driver's protocol has nothing that says that rows were left out.
+    # The answer to a request with an idempotency key is written before the commit; this error then rolls the
+    # transaction back, and gets that outcome, in `Attempt`.
     return LimitError(
         "result_too_large",
         f"The result has more than {TIERS[tier].result_rows} rows, the {tier} tier's limit.",
