@@ -283,9 +283,9 @@ def test_a_result_with_too_many_rows_says_truly_whether_the_write_took_effect(
     statement = {"query": f"insert into {table} select generate_series(1, 10001) returning n"}
     headers = {"Idempotency-Key": f"key-{secrets.token_hex(8)}"} if keyed else {}
     refused = send(service, {"queries": [statement]} if batch else statement, headers, string=string)
-    told = failure(refused, 507, "54000", "result_too_large")["error"]["outcome"]
+    outcome = failure(refused, 507, "54000", "result_too_large")["error"]["outcome"]
     (row,) = send(service, {"query": f"select count(*) from {table}"}, string=string).json()["rows"]
-    assert (told, row["count"]) == (("rolled_back", "0") if keyed else ("committed", "10001"))
+    assert (outcome, row["count"]) == (("rolled_back", "0") if keyed else ("committed", "10001"))
     if keyed:
         path = f"/v1/requests/{headers['Idempotency-Key']}"
         assert service.call("GET", path, key=key).json()["request"]["outcome"] == "not_executed"

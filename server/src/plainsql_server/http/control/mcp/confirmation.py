@@ -6,7 +6,7 @@
 A confirmation holds for exactly these statements and parameters, in this database, with this credential, for five
 minutes. It is signed with a key derived from the caller's own secret, so each process of the control plane can check it
 and none has to store it. An agent doesn't know the secret, and a program that does can write without a confirmation. It
-begins with the idempotency key of the commit, so it takes effect once, and whoever holds it can ask for the outcome.
+begins with the idempotency key of the commit, so it takes effect once, and its holder can ask for the outcome.
 """
 
 import base64
