@@ -13,7 +13,9 @@ import pytest
 from jsonschema_rs import Draft202012Validator
 from mcp.client import ClientRequestContext
 from mcp.client.session import ElicitationFnT
+from mcp.client.streamable_http import MCP_SESSION_ID
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, MCP_PROTOCOL_VERSION_HEADER
 
 from client.tests.agents import WAYS_IN, agent, data_in, fields_of, text_of
 from client.tests.test_command import run
@@ -370,3 +372,15 @@ def test_the_route_is_documented_and_answers_in_the_protocol(service: Service) -
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_option")
     assert service.http.post(f"{service.control_url}/mcp", json={}).status_code == 401
     assert service.http.get(f"{service.control_url}/mcp", headers=headers).status_code == 405
+
+
+def test_a_page_may_send_the_headers_of_the_protocol(service: Service) -> None:
+    """Those that the official client sends, with sessions and without."""
+    needed = {
+        "authorization", "content-type", "accept", "last-event-id",
+        MCP_PROTOCOL_VERSION_HEADER, MCP_METHOD_HEADER, MCP_NAME_HEADER, MCP_SESSION_ID,
+    }  # fmt: skip
+    headers = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    preflight = service.http.options(f"{service.control_url}/mcp", headers=headers)
+    allowed = {each.strip().lower() for each in preflight.headers["access-control-allow-headers"].split(",")}
+    assert needed <= allowed

@@ -11,7 +11,9 @@ from typing import Literal
 
 PlaneName = Literal["data", "control"]
 
-_CONTROL_PATHS = re.compile(r"/(?:v1/(?:session|organizations|databases|keys|usage|audit)|mcp)(?:/|\Z)")
+# Each with all paths below it. The alias's nginx configuration names them, too.
+CONTROL_PATHS = ("/v1/session", "/v1/organizations", "/v1/databases", "/v1/keys", "/v1/usage", "/v1/audit", "/mcp")
+_CONTROL_PATHS = re.compile(rf"(?:{'|'.join(CONTROL_PATHS)})(?:/|\Z)")
 _DATA_PATHS = re.compile(
     r"/(?:v1/query|query|sql|v1/transaction|v1/requests|tables|bench|capabilities|storage/test|admin/reset)(?:/|\Z)"
 )

@@ -14,7 +14,8 @@ _READABLE = (
 _SENDABLE = (
     b"Authorization, Content-Type, Accept, X-Database, X-Request-Id, Idempotency-Key, If-None-Match, Cache-Control,"
     b" Last-Event-ID, traceparent, tracestate, Neon-Connection-String, Neon-Raw-Text-Output, Neon-Array-Mode,"
-    b" Neon-Batch-Isolation-Level, Neon-Batch-Read-Only, Neon-Batch-Deferrable"
+    b" Neon-Batch-Isolation-Level, Neon-Batch-Read-Only, Neon-Batch-Deferrable, Mcp-Protocol-Version, Mcp-Session-Id,"
+    b" Mcp-Method, Mcp-Name"
 )
 # How long a browser may cache a preflight response. No browser keeps it for more than a day.
 _REMEMBERED_S = 86_400
