@@ -286,6 +286,34 @@ async def test_each_call_is_in_the_audit_log_with_the_tool_s_name(service: Servi
     assert all(each["request_id"].startswith("req_") for each in entries())
 
 
+@pytest.mark.parametrize("named", ["none", "a\0b", "MAIN", "db_" + "0" * 32])
+async def test_a_call_that_is_refused_is_in_the_audit_log_without_a_database(service: Service, named: str) -> None:
+    key = service.new_key("read")
+    async with agent(service, "http", key=key) as session:
+        refused = await session.call_tool("query", {"sql": "select 1", "database": named})
+        assert "There is no such database" in text_of(refused)
+    headers = {"Authorization": f"Bearer {key}"}
+    own = service.http.get(f"{service.control_url}/v1/organizations/current", headers=headers).json()
+    with psycopg.connect(service.directory_dsn) as directory:
+        found = directory.execute(
+            "select action, target_id, organization_id from audit where actor_id = %s", (own["credential"]["id"],)
+        ).fetchall()
+    organization_id = own["organization"]["id"]
+    assert found == [("mcp.query", organization_id, organization_id)]
+
+
+async def test_without_a_default_database_the_databases_can_be_listed(service: Service) -> None:
+    name = f"bare{uuid4().hex[:8]}"
+    service.customers.add_organization(name)
+    async with agent(service, "http", key=service.new_key("read", "admin", org=name)) as session:
+        assert data_in(text_of(await session.call_tool("list_databases", {}))) == "[]"
+        assert "no default database" in text_of(await session.call_tool("query", {"sql": "select 1"}))
+    async with agent(service, "http", key=service.new_key("read", org=name)) as session:
+        listed = await session.call_tool("list_databases", {})
+        assert listed.is_error
+        assert "no default database" in text_of(listed)
+
+
 async def test_what_an_agent_abandons_is_cancelled(service: Service, database: str) -> None:
     marker = uuid4().hex
 

@@ -7,16 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import util
 
+import mcp_types as types
 import msgspec
 import pytest
 
-from plainsql_server.core.errors import AccessError
+from plainsql_server.control_plane.read_sessions import ReadSessions
+from plainsql_server.core.errors import AccessError, EngineError
 from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.directory.connection import Directory
+from plainsql_server.http.control.mcp.calls import Calls, Parts
 from plainsql_server.http.control.mcp.confirmation import LIFE_S, Confirmation, Holder, bound_to, issue, new_key, opened
 from plainsql_server.http.control.mcp.data_plane import Bounds, DataPlane, Failed, ResultReply, Sent
 from plainsql_server.http.control.mcp.refusal import Lost, Refused
 from plainsql_server.http.control.mcp.results import DATA_BYTES, shown_result
-from plainsql_server.http.control.mcp.route import DataPlaneAddress, McpRoute
+from plainsql_server.http.control.mcp.route import DataPlaneAddress, McpCaller, McpOptions, McpRoute
 from plainsql_server.http.control.mcp.tools import KINDS, tools
 from plainsql_server.http.server.requests import Request
 
@@ -201,3 +205,14 @@ async def test_a_call_that_gets_no_connection_can_be_made_again() -> None:
         assert not isinstance(raised.value, Lost)
         may_answer.set()
         await slow
+
+
+async def test_the_service_s_own_failure_is_raised_so_that_it_is_logged() -> None:
+    caller = McpCaller(Principal("org_1", "key_1", "free", frozenset([Scope.READ])), "svc_k_x", "req_1", McpOptions())
+    params = types.CallToolRequestParams(name="query", arguments={"sql": "select 1"})
+    async with data_plane() as (client, requests), Directory.open("host=/nowhere") as directory:
+        calls = Calls(Parts(directory, ReadSessions(directory), client), caller)
+        with pytest.raises(EngineError) as raised:
+            await calls.call(params, asks_user=False)
+    assert raised.value.internal_context is not None
+    assert requests == []

@@ -56,11 +56,14 @@ async def note_reading(
 
 
 async def note_tool_call(
-    directory: Directory, by: Actor, tool: str, organization_id: str, database_id: str, *, writes: bool
+    directory: Directory, by: Actor, tool: str, organization_id: str, database_id: str | None, *, writes: bool
 ) -> None:
-    """Writes the entry of a tool that an agent calls. `writes` says whether the call may write."""
+    """Writes the entry of a tool that an agent calls. `writes` says whether the call may write.
+
+    Without a database, because there is none that the agent may use, the entry is about the organization.
+    """
     async with directory.connection() as connection, connection.transaction():
-        await note(connection, by, f"mcp.{tool}", organization_id, database_id, writes=writes)
+        await note(connection, by, f"mcp.{tool}", organization_id, database_id or organization_id, writes=writes)
 
 
 async def note_reset(directory: Directory, by: Actor, organization_id: str, database_id: str) -> None:

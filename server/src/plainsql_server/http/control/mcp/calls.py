@@ -18,6 +18,7 @@ import msgspec
 from plainsql_server.control_plane.read_sessions import ReadSessions
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.core.principal import Scope
 from plainsql_server.directory import audit, databases
 from plainsql_server.directory.connection import Directory
@@ -73,19 +74,32 @@ class Calls:
         except msgspec.ValidationError as error:
             return result(f"The arguments are invalid: {error}.", is_error=True)
         try:
-            database = await self._database(getattr(arguments, "database", None))
-            writes = self.may_write and isinstance(arguments, tools.TransactionArguments)
-            await audit.note_tool_call(
-                self._parts.directory, self._by, params.name, database.organization_id, database.id, writes=writes
-            )
-            dialog = Dialog.of(params, asks_user=asks_user)
-            return await self._run(arguments, database, dialog)
+            return await self._noted(params, arguments, Dialog.of(params, asks_user=asks_user))
         except Refused as error:
             return result(str(error), is_error=True)
         except Failed as error:
             return failure(error.error)
         except ServiceError as error:
+            if error.internal_context is not None:
+                # The application logs it, and hides it from the client.
+                raise
             return failure(error)
+
+    async def _noted(self, params: types.CallToolRequestParams, arguments: msgspec.Struct, dialog: Dialog) -> Answer:
+        """Finds the database, writes the call to the audit log, and carries it out, or refuses it."""
+        named = getattr(arguments, "database", None)
+        database = await self._database(named)
+        writes = self.may_write and isinstance(arguments, tools.TransactionArguments)
+        organization_id = self._caller.principal.organization_id
+        database_id = None if database is None else database.id
+        await audit.note_tool_call(
+            self._parts.directory, self._by, params.name, organization_id, database_id, writes=writes
+        )
+        if isinstance(arguments, tools.NoArguments):
+            return await self._list_databases(database)
+        if database is None:
+            raise _no_database(is_default=named is None and not self._bounds)
+        return await self._run(arguments, database, dialog)
 
     async def _run(self, arguments: msgspec.Struct, database: DatabaseRecord, dialog: Dialog) -> Answer:
         match arguments:
@@ -104,7 +118,7 @@ class Calls:
             case tools.OutcomeArguments():
                 return await self._request_outcome(arguments, database)
             case _:
-                return await self._list_databases(database)
+                raise AssertionError(f"no tool takes {type(arguments).__name__}")
 
     async def _query(self, arguments: tools.QueryArguments, database: DatabaseRecord) -> Answer:
         reply = await self._read_query(
@@ -154,14 +168,17 @@ class Calls:
         outcome = str(reply.request["outcome"])
         return result(f"The outcome is: {outcome}.", outcome=outcome)
 
-    async def _list_databases(self, own: DatabaseRecord) -> Answer:
-        principal, options = self._caller.principal, self._caller.options
-        shown, summary = [own], "The database that is used."
-        if principal.may(Scope.ADMIN) and principal.database is None and options.database is None:
+    async def _list_databases(self, own: DatabaseRecord | None) -> Answer:
+        principal = self._caller.principal
+        if principal.may(Scope.ADMIN) and not self._bounds:
             shown = await databases.list_(self._parts.directory, principal.organization_id, _DATABASES, None)
             summary = f"{counted(len(shown), 'database')}."
-        elif not principal.may(Scope.ADMIN):
-            summary += " To list others, the key needs the scope admin."
+        elif own is None:
+            raise _no_database(is_default=not self._bounds)
+        else:
+            shown, summary = [own], "The database that is used."
+            if not principal.may(Scope.ADMIN):
+                summary += " To list others, the key needs the scope admin."
         listed = [{"name": each.name, "id": each.id, "state": each.state, "default": each.is_default} for each in shown]
         return result(summary, json.dumps(listed, ensure_ascii=False), truncated=len(shown) == _DATABASES)
 
@@ -194,16 +211,36 @@ class Calls:
                 sessions.forget(caller.principal)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _database(self, named: str | None) -> DatabaseRecord:
-        """The database of a call. Raises Refused if there is none, or if the caller may not use it."""
-        principal, options = self._caller.principal, self._caller.options
-        bounds = [each for each in (principal.database, options.database) if each is not None]
+    @property
+    def _bounds(self) -> list[str]:
+        """The database that the credential is bound to, and the one that the URL names."""
+        own = (self._caller.principal.database, self._caller.options.database)
+        return [each for each in own if each is not None]
+
+    async def _database(self, named: str | None) -> DatabaseRecord | None:
+        """The database of a call. None if there is none, or if the caller may not use it."""
+        bounds = self._bounds
         names: list[str | None] = [named, *bounds] if named is not None else [*bounds] or [None]
-        found = [await databases.find(self._parts.directory, principal.organization_id, name) for name in names]
+        found = [await self._find(name) for name in names]
         database = found[0]
         if database is None or any(each is None or each.id != database.id for each in found):
-            raise Refused("There is no such database, or you may not use it. list_databases shows those that you may.")
+            return None
         return database
+
+    async def _find(self, name: str | None) -> DatabaseRecord | None:
+        # An agent may send any text, even some that PostgreSQL can't compare with a name.
+        if name is not None and not DATABASE_NAME.match(name):
+            return None
+        return await databases.find(self._parts.directory, self._caller.principal.organization_id, name)
+
+
+def _no_database(*, is_default: bool) -> Refused:
+    if is_default:
+        return Refused(
+            "Your organization has no default database. Name one with the argument `database`. With a key that has the "
+            "scope admin, list_databases shows all."
+        )
+    return Refused("There is no such database, or you may not use it. list_databases shows those that you may.")
 
 
 class _Named(msgspec.Struct):
