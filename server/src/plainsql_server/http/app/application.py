@@ -27,7 +27,7 @@ from plainsql_server.http.app.web_pages import not_found_page, wants_page
 from plainsql_server.http.server.accepting.connections import Connections
 from plainsql_server.http.server.answers import QueryTimings
 from plainsql_server.http.server.channel import CancelReason
-from plainsql_server.http.server.cors import cors_headers, is_preflight, preflight_response
+from plainsql_server.http.server.cors import allow, cors_headers, options_response
 from plainsql_server.http.server.errors import error_response
 from plainsql_server.http.server.fast_lane import Lane
 from plainsql_server.http.server.long_body import LONG_BODY_BYTES, LongBody, send_parts
@@ -92,8 +92,8 @@ class Application:
         try:
             if self._is_closing:
                 raise _shutting_down(Outcome.NOT_EXECUTED if not request.was_sent else Outcome.UNKNOWN)
-            if is_preflight(request) and (methods := self._routes.methods_of(request.path)):
-                response = preflight_response(methods)
+            if request.method == "OPTIONS" and (methods := self._routes.methods_of(request.path)):
+                response = options_response(request, methods)
             elif (route := self._routes.find(request)).scope is None:
                 response = await route.answer_anyone(request)
             elif request.head_start is not None:
@@ -150,7 +150,7 @@ class Application:
         if error.code == "route_not_found" and wants_page(request):
             response = not_found_page(error, response, request.id)
         if response.status == _METHOD_NOT_ALLOWED:
-            response.headers.append((b"allow", ", ".join(self._routes.methods_of(request.path)).encode()))
+            response.headers.append(allow(self._routes.methods_of(request.path)))
         return response
 
     def _observe_failure(self, error: ServiceError, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Cross-origin requests. Any page may call the API, because credentials are never cookies.
+"""OPTIONS, and cross-origin requests. Any page may call the API, because credentials are never cookies.
 
 A response has CORS headers only if the request has an Origin header.
 """
@@ -32,21 +32,18 @@ def cors_headers(request: Request) -> Sequence[Header]:
     return _EVERY_RESPONSE if b"origin" in request.headers else ()
 
 
-def is_preflight(request: Request) -> bool:
-    """Whether the request is a CORS preflight."""
-    return (
-        request.method == "OPTIONS"
-        and b"origin" in request.headers
-        and b"access-control-request-method" in request.headers
-    )
-
-
-def preflight_response(methods: Sequence[str]) -> Response:
-    """The response to a preflight for a path that accepts these methods."""
-    headers = [
-        (b"allow", ", ".join(["OPTIONS", *methods]).encode()),
-        (b"access-control-allow-methods", ", ".join(methods).encode()),
-        (b"access-control-allow-headers", _SENDABLE),
-        (b"access-control-max-age", b"%d" % _REMEMBERED_S),
-    ]
+def options_response(request: Request, methods: Sequence[str]) -> Response:
+    """The response to OPTIONS, which may be a preflight, for a path that accepts these methods."""
+    headers = [allow(methods)]
+    if b"origin" in request.headers and b"access-control-request-method" in request.headers:
+        headers += [
+            (b"access-control-allow-methods", ", ".join(methods).encode()),
+            (b"access-control-allow-headers", _SENDABLE),
+            (b"access-control-max-age", b"%d" % _REMEMBERED_S),
+        ]
     return Response(200, b"", content_type=b"text/plain", headers=headers)
+
+
+def allow(methods: Sequence[str]) -> Header:
+    """The header with the methods that a path accepts."""
+    return b"allow", ", ".join(["OPTIONS", *methods]).encode()
