@@ -28,6 +28,11 @@ def blocks(language: str) -> list[str]:
     return [text for name, text in _FENCED.findall(_GUIDE) if name == language]
 
 
+def test_the_guide_says_that_the_packages_are_not_published_as_long_as_the_readme_does() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert ("not published yet" in _GUIDE) == ("not published yet" in readme)
+
+
 @pytest.fixture
 def folder(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder in which `plainsql-server dev` runs. The guide's database has a name of its own here."""

@@ -144,10 +144,10 @@ class Calls:
     async def _list_tables(self, arguments: tools.ListTablesArguments, database: DatabaseRecord) -> Answer:
         try:
             reply = await self._tables(database, "columns", arguments.schema)
-            shown, is_cut = within(reply.tables, DATA_BYTES)
         except TooLarge:
-            is_cut = True
-        if is_cut:
+            reply = None
+        shown, is_cut = ([], True) if reply is None else within(reply.tables, DATA_BYTES)
+        if reply is None or is_cut:
             # The names alone say more than the columns of the first tables.
             reply = await self._tables(database, "names", arguments.schema)
             shown, is_cut = within(reply.tables, DATA_BYTES)
