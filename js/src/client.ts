@@ -184,7 +184,7 @@ export class Client {
       const received = await this.send({ ...call, key, isSafe: isRead || key !== undefined });
       if (!received.stream === isStream) {
         received.stream?.close();
-        throw unexpected("unexpected_response", "A statement with the hint STREAM was sent.", isRead);
+        throw unexpected("unexpected_response", "The statement has the hint STREAM.", isRead);
       }
       return { ...received, isRead };
     };
@@ -209,10 +209,9 @@ export class Client {
   }
 
   #post(path: string, content: object, options: WriteOptions, isStream = false): Call {
-    const { signal, idempotencyKey: _, int8: __, numeric: ___, ...others } = options;
     const settings = this.#settings;
-    const timeoutMs = options.timeoutMs ?? settings.timeoutMs;
-    const database = options.database ?? settings.database;
+    const { signal, idempotencyKey: _, int8: __, numeric: ___, ...others } = options;
+    const { timeoutMs = settings.timeoutMs, database = settings.database } = options;
     const limitMs = isStream ? (options.timeoutMs ?? STREAM_LIFE_MS) : timeoutMs;
     return {
       path,
@@ -262,7 +261,7 @@ const hasCode = (error: unknown, code: string): boolean => (error as Partial<Pla
 
 /** A new idempotency key. Node 18 has no `crypto` here, and a key need only be unique, not secret. */
 const newKey = (): string =>
-  [Date.now(), Math.random(), ...(globalThis.crypto?.getRandomValues(new Uint32Array(4)) ?? [Math.random()])].join("-");
+  (globalThis.crypto?.getRandomValues(new Uint32Array(4)) ?? [Date.now(), Math.random(), Math.random()]).join("-");
 
 /**
  * Makes a client. Nothing is sent until the first call.

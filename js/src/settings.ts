@@ -46,7 +46,7 @@ export const check = (given: Settings | string): Checked => {
   }
   const isInClear = url.protocol === "http:" || url.searchParams.get("tls") === "false";
   if (isInClear && !settings.insecure && !/^(localhost|.+\.localhost|127(\.\d+){3}|\[::1\])$/.test(url.hostname)) {
-    throw invalid("Without TLS, everyone on the network can read the key. Use https://.");
+    throw invalid("Without TLS, the network can read the key. Use https://.");
   }
   const {
     key = decodeURIComponent(url.password),
@@ -54,7 +54,7 @@ export const check = (given: Settings | string): Checked => {
     database = decodeURIComponent(url.pathname.slice(1)),
   } = settings;
   const credential = session ?? key;
-  if (!credential || (session && key)) throw invalid("Pass either a key or a session.");
+  if (!credential || (session && key)) throw invalid("Pass a key or a session.");
   const address = `${isInClear ? "http" : "https"}://${url.host}`;
   return {
     ...settings,

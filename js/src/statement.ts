@@ -34,16 +34,14 @@ export interface TransactionStatement<R = Row> extends Statement<R> {
 export class SqlText<R = Row> implements Statement<R> {
   declare readonly rowType?: R;
   readonly sql: string;
-  readonly params: readonly unknown[];
+  readonly params: readonly unknown[] = [];
   readonly #texts: readonly string[];
   readonly #values: readonly unknown[];
 
   constructor(texts: readonly string[], values: readonly unknown[]) {
     this.#texts = texts;
     this.#values = values;
-    const params: unknown[] = [];
-    this.params = params;
-    this.sql = this.#render(params);
+    this.sql = this.#render(this.params as unknown[]);
   }
 
   /** The same statement, which must change or return this number of rows. For transactions. */

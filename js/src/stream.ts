@@ -62,7 +62,8 @@ const failureOf = (cause: unknown, signal?: AbortSignal): PlainSQLError => {
  * The events of a stream, as they arrive. Closes the connection at the end, and when it is left, so that the service
  * cancels the statement.
  */
-async function* eventsOf({ reader, close }: ByteStream): AsyncGenerator<string[], void, void> {
+async function* eventsOf({ body, close }: ByteStream): AsyncGenerator<string[], void, void> {
+  const reader = body.getReader();
   const decoder = new TextDecoder();
   let text = "";
   let last = "";

@@ -55,7 +55,7 @@ export interface Received {
 
 /** The body of a response. `close` closes the connection, and then the service cancels the statement. */
 export interface ByteStream {
-  reader: ReadableStreamDefaultReader<Uint8Array>;
+  body: ReadableStream<Uint8Array>;
   close: () => void;
 }
 
@@ -82,19 +82,30 @@ export type Send = (call: Call) => Promise<Received>;
 export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): Send => {
   let token: Promise<string> | undefined;
 
+  const forget = (used: Promise<string>) => {
+    if (token === used) token = undefined;
+  };
+
   const authenticate = (): Promise<string> => {
-    token ??= Promise.resolve(typeof credential === "function" ? credential() : credential).catch((error: unknown) => {
-      token = undefined;
-      throw error;
-    });
-    return token;
+    token ??= Promise.resolve(typeof credential === "function" ? credential() : credential);
+    const used = token;
+    used.catch(() => forget(used));
+    return used;
   };
 
   const attempt = async (call: Call, limit: Limit): Promise<Attempt> => {
     const { path, body, accept: Accept, key, database, signal } = call;
+    const used = authenticate();
+    const bearer = await Promise.race([used, limit.ended]);
+    if (limit.signal.aborted) {
+      signal?.throwIfAborted();
+      // The next call asks again: this promise may never settle.
+      forget(used);
+      return lost("session()", {}, true, true);
+    }
     // Throws here if a value cannot be in a header.
     const headers = new Headers({
-      Authorization: `Bearer ${await authenticate()}`,
+      Authorization: `Bearer ${bearer}`,
       "Content-Type": "application/json",
       Accept,
     });
@@ -105,27 +116,18 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
         method: call.method ?? (body ? "POST" : "GET"),
         headers,
         body: body ?? null,
-        signal: limit.controller.signal,
+        signal: limit.signal,
       });
       const isReplayed = response.headers.has("idempotency-replayed");
-      if (/event-stream/.test(response.headers.get("content-type") ?? "")) {
+      if (/event-stream/.test(`${response.headers.get("content-type")}`)) {
         clearTimeout(limit.timer);
-        const close = () => {
-          limit.end();
-          limit.controller.abort();
-        };
-        return {
-          status: 200,
-          received: {
-            isReplayed,
-            stream: { reader: (response.body as ReadableStream<Uint8Array>).getReader(), close },
-          },
-        };
+        const { body } = response;
+        return { status: 200, received: { isReplayed, stream: { ...limit, body } as ByteStream } };
       }
       return read(response, await response.text(), isReplayed);
     } catch (error) {
       signal?.throwIfAborted();
-      return lost(url, error, limit.controller.signal.aborted);
+      return lost(url, error, limit.signal.aborted);
     }
   };
 
@@ -143,9 +145,8 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
     // An attempt may still be in transit: "not executed yet" does not mean "never executed".
     const isCommitted = lookup && lookup.received?.answer?.request.outcome === "committed";
     const outcome = isCommitted ? "committed" : "unknown";
-    const code = isLate ? "network_error" : fields.code;
-    const message = `${isLate ? "A response was lost. " : ""}${fields.message} Outcome: ${outcome}.`;
-    return new PlainSQLError({ ...fields, code, outcome, message, idempotencyKey: key });
+    const late = isLate && { code: "network_error", message: `A response was lost. ${fields.message}` };
+    return new PlainSQLError({ ...fields, ...late, outcome, idempotencyKey: key });
   };
 
   const sendWithin = async (call: Call, limit: Limit): Promise<Received> => {
@@ -162,7 +163,7 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
       wasLost ||= error?.outcome === "unknown" && status !== 409;
       if (status === 401 && !isRenewed) {
         // The session has ended. Of calls at the same time, the first one replaces it.
-        if (token === used) token = undefined;
+        forget(used);
         isRenewed = true;
         continue;
       }
@@ -179,43 +180,54 @@ export const sender = ({ credential, fetch = globalThis.fetch, url }: Checked): 
   return async (call) => {
     call.signal?.throwIfAborted();
     const limit = limited(call.timeoutMs + GRACE_MS, call.signal);
-    let isStream = false;
+    let received: Received | undefined;
     try {
-      const received = await sendWithin(call, limit);
-      isStream = received.stream !== undefined;
+      received = await sendWithin(call, limit);
       return received;
     } finally {
-      if (!isStream) limit.end();
+      if (!received?.stream) limit.end();
     }
   };
 };
 
 /** What ends a call: its time, or its caller's signal. */
 interface Limit {
-  controller: AbortController;
+  signal: AbortSignal;
   timer: ReturnType<typeof setTimeout>;
+  /** Settles when the call is aborted. */
+  ended: Promise<unknown>;
   pause: (ms: number) => Promise<void>;
   end: () => void;
+  /** Ends the call and aborts its request. */
+  close: () => void;
 }
 
-const limited = (ms: number, signal?: AbortSignal): Limit => {
+const limited = (ms: number, caller?: AbortSignal): Limit => {
   const controller = new AbortController();
-  const abort = () => controller.abort();
-  const timer = setTimeout(abort, ms);
-  signal?.addEventListener("abort", abort);
+  const { signal } = controller;
+  const end = () => {
+    clearTimeout(timer);
+    // It may live longer than this call.
+    caller?.removeEventListener("abort", close);
+  };
+  const close = () => {
+    end();
+    controller.abort();
+  };
+  const timer = setTimeout(close, ms);
+  caller?.addEventListener("abort", close);
+  const ended = new Promise((resolve) => signal.addEventListener("abort", resolve));
   return {
-    controller,
+    signal,
     timer,
+    ended,
     pause: (pauseMs) =>
       new Promise((resolve) => {
         const waiting = setTimeout(resolve, pauseMs);
-        controller.signal.onabort = () => resolve(clearTimeout(waiting));
+        ended.then(() => resolve(clearTimeout(waiting)));
       }),
-    end: () => {
-      clearTimeout(timer);
-      // It may live longer than this call.
-      signal?.removeEventListener("abort", abort);
-    },
+    end,
+    close,
   };
 };
 
@@ -228,20 +240,20 @@ export const outcomeCall = (call: Call, key: string): Call => ({
   isSafe: true,
 });
 
-const lost = (url: string, cause: unknown, isTimeout: boolean): Attempt => {
+const lost = (from: string, cause: unknown, isTimeout: boolean, isUnsent = false): Attempt => {
   // Node has the reason of a failed fetch here, browsers don't.
   const reason = (cause as Error).cause as { message?: string; code?: string } | undefined;
   const code = String(reason?.code);
   const isUntrusted = UNTRUSTED.test(code);
   // A refused connection to several addresses has no message.
   const why = isTimeout ? "timeout" : reason?.message || reason?.code || cause;
-  const advice = isUntrusted ? ". Set NODE_EXTRA_CA_CERTS" : "";
+  const advice = isUntrusted ? "; set NODE_EXTRA_CA_CERTS" : "";
   return {
     status: 0,
     error: {
       code: "network_error",
-      message: `No response from ${url}: ${why}${advice}.`,
-      outcome: isUntrusted || NOT_SENT.test(code) ? "not_executed" : "unknown",
+      message: `No response from ${from}: ${why}${advice}.`,
+      outcome: isUnsent || isUntrusted || NOT_SENT.test(code) ? "not_executed" : "unknown",
       retryable: !isUntrusted,
       cause,
     },
@@ -256,25 +268,25 @@ const read = ({ status, headers }: Response, text: string, isReplayed: boolean):
     // It is a proxy's.
   }
   if (answer && !answer.error && status < 300) return { status, received: { answer: answer as Answer, isReplayed } };
-  const foreign = { code: "no_json", message: `Unexpected response with status ${status}.`, outcome: "unknown" };
-  const fields = camel({ request_id: answer?.request_id, ...(answer?.error ?? foreign) });
+  const foreign = { code: "no_json", message: `Status ${status} without JSON.`, outcome: "unknown" };
+  const fields = camel({ status, request_id: answer?.request_id, ...(answer?.error ?? foreign) });
   return {
     status,
-    error: { status, ...(fields as unknown as ErrorFields) },
+    error: fields as unknown as ErrorFields,
     // It may be a date.
     retryAfterS: Number(headers.get("retry-after")) || 1,
   };
 };
 
 /** How many milliseconds to wait before the request is repeated; Infinity if it must not be. */
-const waitBeforeRetry = ({ status, error, retryAfterS = 1 }: Attempt, isSafe: boolean, wasLost: boolean): number => {
+const waitBeforeRetry = ({ status, error, retryAfterS }: Attempt, isSafe: boolean, wasLost: boolean): number => {
   const { code, outcome, retryable, retryAfterMs } = error as ErrorFields;
   const isRepeatable = isSafe || outcome === "not_executed";
   if (!status) return isRepeatable && retryable ? 0 : Infinity;
   // Our own earlier attempt is still running. Its response can be fetched when it is done.
   if (status === 409) return wasLost && code === "request_in_progress" ? 50 : Infinity;
   // The service never sends 502 or 504. They mean that a proxy got no response from it.
-  if (![429, 502, 503, 504].includes(status) || !isRepeatable) return Infinity;
+  if (!/429|50[234]/.test(`${status}`) || !isRepeatable) return Infinity;
   if (status === 503 && !isSafe && !retryable) return Infinity;
-  return retryAfterMs ?? retryAfterS * 1000;
+  return retryAfterMs ?? (retryAfterS as number) * 1000;
 };

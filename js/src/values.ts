@@ -26,7 +26,7 @@ export const decoder = (
   };
   const scalar = scalars[type.replace(/(\[\])+$/, "")];
   const decode = (value: unknown): unknown =>
-    Array.isArray(value) ? (value as unknown[]).map(decode) : value === null ? value : scalar?.(value as string);
+    Array.isArray(value) ? (value as unknown[]).map(decode) : value === null ? null : scalar?.(value as string);
   return scalar && decode;
 };
 
@@ -35,7 +35,7 @@ const safe = (text: string, outcome: Outcome | undefined): number => {
   if (Number.isSafeInteger(value)) return value;
   throw new PlainSQLError({
     code: "unsafe_integer",
-    message: `A number can't hold ${text} exactly. Pass int8: "bigint" or "string" to connect().`,
+    message: `A number can't hold ${text}. Pass int8: "bigint" or "string".`,
     outcome,
   });
 };
@@ -59,8 +59,10 @@ export const toJson = (content: unknown): string =>
     if (given instanceof Uint8Array) return base64(given);
     if (typeof value === "bigint") return `${MARK}${value}`;
     if (typeof value === "number" && !Number.isFinite(value)) return `${value}`;
-    if ((given === undefined && Array.isArray(this)) || (given as string | null)?.[0] === "\0") {
-      throw new TypeError(`Value ${name} is undefined or has a NUL.`);
+    // JSON has null for an invalid Date, and in arrays for what is undefined, a function or a symbol.
+    const isNull = value === null ? given !== null : Array.isArray(this) && /un|sy/.test(typeof value);
+    if (isNull || (given as string | null)?.[0] === "\0") {
+      throw new TypeError(`Value ${name} is undefined, invalid, or has NUL.`);
     }
     return value;
   }).replace(/"\\u0000n(-?\d+)"/g, "$1");

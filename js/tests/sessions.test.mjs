@@ -48,3 +48,25 @@ test("a source that fails is asked again, and one whose tokens are refused is no
   await assert.rejects(refused.sql`select 1`, { code: "unauthenticated" });
   assert.equal(calls, 2);
 });
+
+test("a source that hangs keeps no call longer than its time or its signal, and is asked again after a timeout", async () => {
+  let calls = 0;
+  const { token } = await createSession(db, { scopes: ["read"] });
+  const page = connect({ url, session: () => (++calls === 1 ? new Promise(() => {}) : token) });
+  const abortion = new AbortController();
+  const reason = new Error("enough");
+  const aborted = assert.rejects(page.query("select 1", [], { signal: abortion.signal }), reason);
+  abortion.abort(reason);
+  await aborted;
+  assert.equal(calls, 1);
+  // Five seconds after its time, as if the service were silent.
+  const late = page.query("select 1", [], { timeoutMs: 1 });
+  await assert.rejects(late, {
+    code: "network_error",
+    outcome: "not_executed",
+    message: "No response from session(): timeout.",
+  });
+  assert.equal(calls, 1);
+  assert.deepEqual(await page.sql`select 1 as one`, [{ one: 1 }]);
+  assert.equal(calls, 2);
+});

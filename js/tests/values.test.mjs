@@ -85,6 +85,21 @@ test("parameters arrive with every digit and byte", async () => {
 
 test("what cannot be sent is refused before it is sent", async () => {
   await assert.rejects(db.query("select $1::int", [undefined]), { name: "TypeError", message: /Value 0 is undefined/ });
+  const invalid = { toJSON: () => null };
+  for (const value of [
+    new Date("?"),
+    [new Date("?")],
+    { at: new Date("?") },
+    () => 1,
+    Symbol("x"),
+    [Symbol.iterator],
+    invalid,
+  ])
+    await assert.rejects(db.query("select $1::text", [value]), {
+      name: "TypeError",
+      message: /^Value \w+ is .*invalid/,
+    });
+  assert.deepEqual(await one("$1::jsonb", [{ a: undefined, f: () => 1, n: null, d: [null] }]), { n: null, d: [null] });
   await assert.rejects(db.query("select $1::text", ["\0n1"]), { name: "TypeError", message: /NUL/ });
   await assert.rejects(db.query("select $1::text", ["n\0"]), { code: "null_character" });
 });
