@@ -1,5 +1,6 @@
 // Measures what a bundler makes of each entry, minified and compressed with gzip -9, in bytes. `stream` is what the core
-// loads when the first stream is opened, in addition. Prints JSON.
+// loads when the first stream is opened, in addition; `whole` is the core and streams in one file, as a bundler makes that
+// doesn't split. Prints JSON.
 import { gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
@@ -19,6 +20,7 @@ const shared = ["./errors.js", "./names.js"];
 console.log(
   JSON.stringify({
     core: await size("index", ["./stream.js"]),
+    whole: await size("index", []),
     stream: await size("stream", shared),
     sessions: await size("sessions", shared),
     kysely: await size("kysely", []),
