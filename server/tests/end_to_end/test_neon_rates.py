@@ -1,12 +1,14 @@
-"""POST /sql is as fast as POST /v1/query: the same statement through both, in turns, on the ordinary path.
+"""What a request to POST /sql costs, beside the same statement by POST /v1/query on the ordinary path.
 
-The fast lane, which POST /sql doesn't take, is switched off, and measured for comparison. Two routes of one process are
-compared, in the same seconds, by the processor time of a request and by requests per second; the best load of each
-counts.
+POST /sql doesn't take the fast lane. It is off for the comparison; a third node, with the lane on, is measured beside
+it. Each round has a load of each, in turns, and the medians of all rounds are compared. The gate compares processor
+time alone, which a busy machine hardly changes, with a bar that only a defect misses; `make soak PART=engine` also
+compares requests per second.
 """
 
-import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
 
 import pytest
 
@@ -19,10 +21,10 @@ from server.tests.service import Service
 
 pytestmark = pytest.mark.timing
 
-AT_LEAST = 0.95
-# In the gate, so many loads or more: a busy host delays some of them, a slow route is slow in all of them.
-LOADS = size("PLAINSQL_TEST_NEON_LOADS", 3)
-MOST_LOADS = 15
+AT_LEAST = 0.95 if IS_FULL else 0.8
+# In full size only: of the rate, a busy machine takes as much as a defect, such as one that waits.
+RATE_AT_LEAST = 0.8
+ROUNDS = size("PLAINSQL_TEST_NEON_ROUNDS", 5)
 REQUESTS = size("PLAINSQL_TEST_NEON_REQUESTS", 1_000)
 CONNECTIONS = 8
 # Only a service that hangs takes so long.
@@ -30,11 +32,29 @@ LOAD_SECONDS = 60
 TABLE = "neon_rates"
 SQL = f"select id, amount from {TABLE} where id = $1"
 NEON = {"Neon-Raw-Text-Output": "true", "Neon-Array-Mode": "true"}
-QUERY = Post("/v1/query", {"sql": SQL, "params": ["<bid>"], "row_format": "array"})
-ROUTES = {
-    "/sql": Post("/sql", {"query": SQL, "params": ["<bid>"]}),
-    "/v1/query": QUERY,
-}
+SQL_ROUTE = Post("/sql", {"query": SQL, "params": ["<bid>"]})
+QUERY_ROUTE = Post("/v1/query", {"sql": SQL, "params": ["<bid>"], "row_format": "array"})
+
+
+@dataclass
+class Loads:
+    """The loads of a route on a node: of each, requests per second, and the processor time of a request."""
+
+    node: Node
+    post: Post
+    rates: list[float] = field(default_factory=list)
+    costs_us: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        return median(self.rates)
+
+    @property
+    def cost_us(self) -> float:
+        return median(self.costs_us)
+
+    def __str__(self) -> str:
+        return f"{self.rate:.0f}/s, {self.cost_us:.0f} us"
 
 
 @pytest.fixture(scope="module")
@@ -54,49 +74,32 @@ def nodes(service: Service) -> Iterator[dict[str, Node]]:
         yield {"ordinary": ordinary, "lane": lane}
 
 
-def load(node: Node, key: str, database: str, post: Post) -> tuple[float, float]:
-    """Requests per second, and microseconds of the node's processor time for each."""
+def run_load(loads: Loads, key: str, database: str) -> None:
     headers = {"Content-Type": "application/json"}
-    if post is QUERY:
+    if loads.post is QUERY_ROUTE:
         headers |= {"Authorization": f"Bearer {key}", "X-Database": database}
     else:
         headers |= {"Neon-Connection-String": f"postgresql://app:{key}@localhost/{database}", **NEON}
-    began_s = cpu_s(node.process.pid)
-    done = posts(f"http://127.0.0.1:{node.port}", headers, post, CONNECTIONS, LOAD_SECONDS, scale=1, at_most=REQUESTS)
-    return done.per_second, (cpu_s(node.process.pid) - began_s) / REQUESTS * 1e6
+    process, url = loads.node.process.pid, f"http://127.0.0.1:{loads.node.port}"
+    began_s = cpu_s(process)
+    done = posts(url, headers, loads.post, CONNECTIONS, LOAD_SECONDS, scale=1, at_most=REQUESTS)
+    loads.costs_us.append((cpu_s(process) - began_s) / REQUESTS * 1e6)
+    loads.rates.append(done.per_second)
 
 
-class Best:
-    """The best loads of a route so far."""
-
-    def __init__(self) -> None:
-        self.per_second, self.cost_us = 0.0, math.inf
-
-    def note(self, per_second: float, cost_us: float) -> None:
-        self.per_second, self.cost_us = max(self.per_second, per_second), min(self.cost_us, cost_us)
-
-    def share_of(self, other: "Best") -> tuple[float, float]:
-        """Of the other's rate, by requests per second and by processor time."""
-        return self.per_second / other.per_second, other.cost_us / self.cost_us
-
-    def __str__(self) -> str:
-        return f"{self.per_second:.0f}/s, {self.cost_us:.0f} us"
-
-
-def test_the_route_is_as_fast_as_our_own(service: Service, nodes: dict[str, Node], database: str) -> None:
+def test_a_request_costs_what_one_of_our_own_costs(service: Service, nodes: dict[str, Node], database: str) -> None:
     programs.need("wrk")
-    best, lane = {name: Best() for name in ROUTES}, Best()
-    for number in range(LOADS if IS_FULL else MOST_LOADS):
-        for name in list(ROUTES)[:: 1 if number % 2 else -1]:
-            best[name].note(*load(nodes["ordinary"], service.api_key, database, ROUTES[name]))
-        if not IS_FULL and number + 1 >= LOADS and max(best["/sql"].share_of(best["/v1/query"])) >= AT_LEAST:
-            break
-    for _ in range(2):
-        lane.note(*load(nodes["lane"], service.api_key, database, QUERY))
-    shares = best["/sql"].share_of(best["/v1/query"])
+    sql, query = Loads(nodes["ordinary"], SQL_ROUTE), Loads(nodes["ordinary"], QUERY_ROUTE)
+    lane = Loads(nodes["lane"], QUERY_ROUTE)
+    for number in range(ROUNDS):
+        for loads in (sql, query, lane)[:: 1 if number % 2 else -1]:
+            run_load(loads, service.api_key, database)
+    by_cost, by_rate = query.cost_us / sql.cost_us, sql.rate / query.rate
     shown = (
-        f"POST /sql {best['/sql']}; POST /v1/query {best['/v1/query']}: {shares[0]:.3f} of the rate,"
-        f" {shares[1]:.3f} by processor time; on the fast lane, POST /v1/query has {lane}"
+        f"POST /sql {sql}; POST /v1/query {query}, on the fast lane {lane}: {by_cost:.3f} by processor time,"
+        f" {by_rate:.3f} of the rate; of the fast lane's, {lane.cost_us / sql.cost_us:.3f} and"
+        f" {sql.rate / lane.rate:.3f}"
     )
     print(shown)
-    assert max(shares) >= AT_LEAST, shown
+    assert by_cost >= AT_LEAST, shown
+    assert by_rate >= RATE_AT_LEAST or not IS_FULL, shown
