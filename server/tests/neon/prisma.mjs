@@ -16,4 +16,5 @@ seen.inserted = await run(
 );
 seen.updated = await run("executeRaw", `update ${given.table} set name = $1`, ["y"], ["string"]);
 seen.duplicate = await failure(() => run("executeRaw", `insert into ${given.table} (name) values ('y')`));
+seen.transaction = await failure(() => db.startTransaction());
 print(seen);
