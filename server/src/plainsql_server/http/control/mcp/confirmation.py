@@ -64,6 +64,8 @@ def opened(secret: str, bound: bytes, text: str, holder: Holder, now_s: float) -
         raw = base64.b64decode(signed.encode(), altchars=b"-_", validate=True)
     except ValueError as error:
         raise _refused("isn't valid") from error
+    if len(raw) <= _MAC_BYTES:
+        raise _refused("isn't valid")
     mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(secret, bound, content)):
         raise _refused("is not for these statements, parameters, database and credential")
