@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
@@ -125,6 +126,7 @@ def raised_codes(text: str, kinds: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield node.func.id, code.value
 
 
+@cache
 def all_raised_codes() -> set[tuple[str, str]]:
     names = [kind.__name__ for kind in STATUS_OF_CLASS]
     files = SOURCE.rglob("*.py")

@@ -114,7 +114,9 @@ def test_no_test_loads_the_certificates_of_public_authorities() -> None:
     for path in python_files(ROOT):
         if "tests" not in path.parts:
             continue
-        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        text = path.read_text(encoding="utf-8")
+        module = ast.parse(text if "httpx." in text else "")
+        calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
         for call in (call for call in calls if ast.unparse(call.func) in names):
             if not {"verify", "transport"} & {keyword.arg for keyword in call.keywords}:
                 found.append(f"{path.relative_to(ROOT)}:{call.lineno}")
