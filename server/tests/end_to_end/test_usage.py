@@ -10,6 +10,7 @@ import pytest
 
 from server.tests import plain_http
 from server.tests.end_to_end.control import answer, call, new_key, new_session, query
+from server.tests.end_to_end.error_shape import error_of
 from server.tests.load import Activity, any_round, new_tag, running_node
 from server.tests.service import Service
 
@@ -128,6 +129,56 @@ async def loses_little(service: Service, name: str) -> bool:
     assert kept <= len(done)
     # The writing itself takes a moment, too.
     return bool(kept >= sum(at_s < killed_s - FLUSH_MS / 1000 - 0.8 for at_s in done) > 0)
+
+
+async def test_several_nodes_add_up(service: Service) -> None:
+    name = database_of_its_own(service, "usage-nodes")
+    key = new_key(service, "write", database=name)["secret"]
+
+    async def use(count: int) -> None:
+        with running_node(service.directory_dsn, usage_flush_ms=20, drain_ms=0) as node:
+            async with node.client(key) as client:
+                for _ in range(count):
+                    assert (await client.query("select 1")).succeeded
+            await asyncio.to_thread(node.stop)
+
+    await asyncio.gather(use(200), use(200))
+    assert used(service, name)["requests"] == 400
+
+
+def test_usage_is_listed_by_day_and_database_in_pages(service: Service) -> None:
+    name = database_of_its_own(service, "usage-days")
+    with service.engine("plainsql_directory") as directory:
+        directory.execute(
+            "INSERT INTO usage SELECT d.organization_id, day, d.id, 2, 3, 4, 5 FROM databases d,"
+            " unnest('{2020-01-01,2020-01-02,2020-01-04}'::date[]) day WHERE d.name = %s",
+            (name,),
+        )
+    path = "/v1/usage?from=2020-01-01&to=2020-01-03"
+    days = answer(service, "GET", path)["usage"]
+    assert [day["day"] for day in days] == ["2020-01-01", "2020-01-02"]
+    assert {**days[0], "database_id": ""} == {
+        "day": "2020-01-01", "database_id": "", "database": name, "requests": 2, "rows": 3, "engine_us": 4, "bytes": 5,
+    }  # fmt: skip
+    first = answer(service, "GET", f"{path}&limit=1")
+    second = answer(service, "GET", f"{path}&limit=1&cursor={first['next']}")
+    assert first["usage"] + second["usage"] == days
+    assert second["next"] is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "from=x",
+        "from=2026-02-30",
+        "from=2020-01-01&to=2021-01-02",
+        "from=2021-01-01&to=2020-01-01",
+        "cursor=eA",
+        "to=null",
+    ],
+)
+def test_invalid_days_are_rejected(service: Service, options: str) -> None:
+    error_of(call(service, "GET", f"/v1/usage?{options}"), 400, "invalid_option")
 
 
 @pytest.fixture
