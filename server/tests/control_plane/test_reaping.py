@@ -20,6 +20,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.organizations import OrganizationRecord
 from plainsql_server.engine.admin.backups import KEEPER, MOVE
+from plainsql_server.engine.admin.reaping import OldTransaction
 from plainsql_server.engine.admin.snapshot import connected
 from plainsql_server.engine.execution.spanning import gid_of, new_gid
 from plainsql_server.limits.tiers import TIERS
@@ -105,6 +106,15 @@ async def test_a_reader_may_take_as_long_as_a_stream(
         assert is_open(reading)
         assert await reaped(reaper, seen, "transaction") == 1
         assert not is_open(reading)
+
+
+@pytest.mark.parametrize(("has_written", "ceiling_s"), [(True, 65.0), (False, 905.0)])
+def test_the_ceiling_is_the_longest_statement_or_stream_and_a_grace(*, has_written: bool, ceiling_s: float) -> None:
+    limits = replace(TIERS["free"], statement_timeout_ms=30_000, transaction_timeout_ms=60_000, stream_life_ms=900_000)
+    ceilings = Ceilings(tiers={"free": limits}, grace_s=5)
+    at = OldTransaction(1, now(), "r", ceiling_s, has_written)
+    assert not ceilings.is_past(at, "free")
+    assert ceilings.is_past(replace(at, age_s=ceiling_s + 0.1), "free")
 
 
 async def test_other_tiers_have_ceilings_of_their_own(

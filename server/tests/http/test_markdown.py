@@ -40,6 +40,11 @@ def test_everything_is_escaped_and_keeps_its_structure() -> None:
     assert rendered(TEXT, links.get).replace("\n", "") == HTML
 
 
+def test_the_address_of_a_link_cannot_end_its_attribute() -> None:
+    shown = rendered("[a](x)", lambda _: '/?"><script>&').strip()
+    assert shown == '<p><a href="/?&quot;&gt;&lt;script&gt;&amp;">a</a></p>'
+
+
 def test_headings_have_names_of_their_own() -> None:
     assert [line.split('"')[1] for line in rendered("# a\n## a-1\n## a\n## a\n## b", str).splitlines()] == [
         "a", "a-1", "a-2", "a-3", "b",
