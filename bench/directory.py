@@ -87,7 +87,7 @@ class Large:
 
 def show(stack: Stack, keys: int, databases: int, asked: int) -> None:
     """Measures, and prints what was found."""
-    with running_node(stack, 1) as node:
+    with running_node(stack) as node:
         print(f"a node starts in {node.started_s:.2f} s, {memory_mib(node.pid):.0f} MiB, with an empty directory")
     found = asyncio.run(measure(directory_dsn(stack), keys, databases, asked))
     print(f"{found.keys} keys, {found.databases} databases: {found.size_mib:.0f} MiB, filled in {found.fill_s:.0f} s")
@@ -95,7 +95,7 @@ def show(stack: Stack, keys: int, databases: int, asked: int) -> None:
         shown = "  ".join(f"p{percent} {times.at_ms(percent):.2f} ms" for percent in (50, 99, 99.9))
         print(f"{times.name} ({len(times.took_s)}): {shown}")
     print(f"a node remembers {found.remembered} answers in {found.remembered_bytes:.0f} bytes each")
-    with running_node(stack, 1) as node:
+    with running_node(stack) as node:
         print(f"a node starts in {node.started_s:.2f} s, {memory_mib(node.pid):.0f} MiB, with the full directory")
 
 

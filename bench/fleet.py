@@ -195,8 +195,8 @@ def running_fleet() -> Iterator[Fleet]:
                 _make(first, cell, node)
             # The next ones go to the next cell.
             _operate(first, "cell", "set", names[cell], "--state", "full")
-        nodes = [running.enter_context(running_node(first, _MOST)) for _ in range(_MOST)]
-        others = [running.enter_context(running_node(stack, 1)) for stack in stacks[1:]]
+        nodes = [running.enter_context(running_node(first)) for _ in range(_MOST)]
+        others = [running.enter_context(running_node(stack)) for stack in stacks[1:]]
         aliases = [running.enter_context(running_alias(first, nodes[:count])) for count in range(1, _MOST + 1)]
         yield Fleet(stacks, nodes, others, aliases)
 

@@ -43,12 +43,12 @@ def directory_dsn(stack: Stack) -> str:
 
 
 @contextmanager
-def running_node(stack: Stack, nodes: int) -> Iterator[BenchNode]:
-    """One of so many nodes, which logs as always, to nowhere."""
+def running_node(stack: Stack) -> Iterator[BenchNode]:
+    """A node, which logs as always, to nowhere."""
     port, began_s = free_port(), time.monotonic()
     environment = {
         **os.environ, "PLAINSQL_DIRECTORY_DSN": directory_dsn(stack), "PLAINSQL_DATA_PORT": str(port),
-        "PLAINSQL_NODES": str(nodes), "PLAINSQL_CELL_MAX_CONNECTIONS": str(_CELL_CONNECTIONS),
+        "PLAINSQL_CELL_MAX_CONNECTIONS": str(_CELL_CONNECTIONS),
         "PLAINSQL_SECRETS_KEYS_FILE": str(stack.secrets_keys_file),
     }  # fmt: skip
     command = [sys.executable, "-m", "plainsql_server", "data"]

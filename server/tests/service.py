@@ -21,6 +21,7 @@ from typing import Any
 import httpx
 import psycopg
 
+from plainsql_server.core.share import WHOLE
 from server.tests import forks, logs
 from server.tests.customers import Customers
 from server.tests.documented import comparing
@@ -35,6 +36,7 @@ from server.tests.secrets_in_logs import refuse_secrets
 FREE_PORTS = ("--data-port=0", "--control-port=0", "--alias-port=0")
 _START_LIMIT_S = 120
 _STOP_LIMIT_S = 60
+_DIVIDED_LIMIT_S = 60
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,24 @@ class Service:
     def customers(self) -> Customers:
         """Makes organizations, databases and keys."""
         return Customers(self.directory_dsn)
+
+    def data_processes(self) -> int:
+        """How many data plane processes divide the limits, with those that tests have started, when they have done so.
+
+        A process that has just started has its share when the others have renewed theirs.
+        """
+        query = "SELECT share FROM data_processes WHERE plane = 'data' AND seen_at > now() - interval '15 s'"
+        with psycopg.connect(self.directory_dsn, autocommit=True) as connection:
+
+            def shares() -> list[int]:
+                return [share for (share,) in connection.execute(query)]
+
+            def is_divided() -> bool:
+                found = shares()
+                return bool(found) and found == [WHOLE // len(found)] * len(found)
+
+            wait_for(is_divided, _DIVIDED_LIMIT_S, shares)
+            return len(shares())
 
     def new_key(self, *scopes: str, org: str = "dev", **options: str) -> str:
         """A fresh key with these scopes."""

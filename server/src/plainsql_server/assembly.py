@@ -22,9 +22,9 @@ from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.control_plane.upkeep import Upkeep
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError, described
-from plainsql_server.core.garbage import spare_requests
 from plainsql_server.core.long_work import favour_loop
 from plainsql_server.core.observation import FailureObserved, Observation, Observe
+from plainsql_server.core.share import Share
 from plainsql_server.core.tasks import end
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.data_plane.diagnostics.probe_context import Executors
@@ -40,13 +40,15 @@ from plainsql_server.data_plane.transaction import Transactions
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
+from plainsql_server.directory.permits import PermitCounts
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.processes import Membership
+from plainsql_server.directory.processes import Listing, Membership
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.directory.sealing.keyring import Keyring
 from plainsql_server.directory.spanning import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
+from plainsql_server.garbage import spare_requests
 from plainsql_server.http.app.application import Application
 from plainsql_server.http.app.credential_watch import CredentialWatch
 from plainsql_server.http.app.health import Check, PublicRoutes, Urls
@@ -67,7 +69,8 @@ from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtoco
 from plainsql_server.http.server.readiness import Readiness
 from plainsql_server.http.server.workers import serve
 from plainsql_server.lane.opening import PATHS, Doors, Observers, opened_lane
-from plainsql_server.limits.opening import open_permits
+from plainsql_server.limits.counted import from_directory
+from plainsql_server.limits.opening import from_redis, open_permits
 from plainsql_server.limits.permits import Permits
 from plainsql_server.logs import Log
 from plainsql_server.metrics import Metrics
@@ -81,8 +84,9 @@ _KEEP_ALIVE_S = 75
 _WORKER_HEALTHCHECK_S = 30
 # Every control request uses the directory, most of them for several statements.
 _CONTROL_DIRECTORY_CONNECTIONS = 8
-# Without Redis, the planes divide each rate limit. The control plane is called rarely and gets the smaller share.
-_DATA_PLANES_SHARE = Fraction(9, 10)
+# While Redis is unavailable, the planes divide each rate limit. The control plane is called rarely and gets the smaller
+# part.
+_DATA_PLANES_PART = Fraction(9, 10)
 
 
 class Observer:
@@ -129,7 +133,7 @@ def control_application() -> Application:
 def build_data_application(settings: Settings, observe: Observer, own_port: int | None = None) -> Application:
     readiness = Readiness(settings.drain_ms)
     connections = _connections(settings)
-    notifier = SpanningNotifier()
+    notifier, share, processes_changed = SpanningNotifier(), Share(), asyncio.Event()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
@@ -137,15 +141,22 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             _metrics(observe, readiness),
             Directory.open(settings.directory_dsn, role=Role.DATA, secrets=_keyring(settings)) as directory,
             _tally(directory, settings, observe) as tally,
-            _freshness(settings, observe, notifier) as freshness,
+            _freshness(settings, observe, processes_changed, notifier) as freshness,
             _in_background(_report_rights(directory, observe), observe),
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _in_background(connections.unauthenticated.report(observe), observe),
-            _permits(settings, observe, _DATA_PLANES_SHARE / settings.workers) as permits,
-            _pools(settings, observe) as pools,
+            _permits(settings, observe, share, _DATA_PLANES_PART) as permits,
+            _pools(settings, observe, share) as pools,
             _membership(
-                Membership(directory, settings.own_address(own_port) if own_port else None, observe, pools.share_with),
+                Membership(
+                    settings.directory_dsn,
+                    share,
+                    Listing("data", settings.own_address(own_port) if own_port else None),
+                    observe,
+                    announced=processes_changed,
+                    pools=pools,
+                ),
                 readiness,
                 observe,
             ),
@@ -193,7 +204,7 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
 
 def build_control_application(settings: Settings, observe: Observer) -> Application:
     readiness = Readiness(settings.drain_ms)
-    connections = _connections(settings)
+    connections, share, processes_changed = _connections(settings), Share(), asyncio.Event()
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
@@ -203,12 +214,17 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
                 settings.directory_dsn, _CONTROL_DIRECTORY_CONNECTIONS, Role.CONTROL, _keyring(settings)
             ) as directory,
             _tally(directory, settings, observe),
-            _freshness(settings, observe) as freshness,
+            _freshness(settings, observe, processes_changed) as freshness,
             _in_background(_report_rights(directory, observe), observe),
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _in_background(connections.unauthenticated.report(observe), observe),
-            _permits(settings, observe, 1 - _DATA_PLANES_SHARE) as permits,
+            _permits(settings, observe, share, 1 - _DATA_PLANES_PART) as permits,
+            _membership(
+                Membership(settings.directory_dsn, share, Listing("control"), observe, announced=processes_changed),
+                readiness,
+                observe,
+            ),
             _finisher(directory, observe) as finisher,
             _in_background(Reaper(directory, observe).run(), observe),
             _in_background(Recovery(directory, observe).run(), observe),
@@ -309,11 +325,12 @@ async def _metrics(observe: Observer, readiness: Readiness) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def _freshness(
-    settings: Settings, observe: Observe, notifier: SpanningNotifier | None = None
+    settings: Settings, observe: Observe, processes_changed: asyncio.Event, notifier: SpanningNotifier | None = None
 ) -> AsyncIterator[Freshness]:
     """The freshness of cached lookups, kept up to date by change notifications."""
     freshness = Freshness(settings.principal_cache_ms, settings.channel_cache_ms, settings.directory_grace_ms)
-    async with _in_background(Channel(settings.directory_dsn, freshness, observe, notifier).run(), observe):
+    channel = Channel(settings.directory_dsn, freshness, observe, notifier, processes_changed)
+    async with _in_background(channel.run(), observe):
         yield freshness
 
 
@@ -331,9 +348,10 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
 
 @asynccontextmanager
 async def _membership(membership: Membership, readiness: Readiness, observe: Observe) -> AsyncIterator[None]:
-    """This process in the directory's list of processes, until it begins to stop."""
+    """This process in the directory's list of processes, with its share of the limits, until it stops."""
     try:
         async with _in_background(membership.run(readiness.drain_began), observe):
+            await membership.joined.wait()
             yield
     finally:
         await membership.leave()
@@ -381,19 +399,23 @@ async def _in_background(work: Coroutine[Any, Any, None], observe: Observe) -> A
 
 
 @asynccontextmanager
-async def _permits(settings: Settings, observe: Observer, share: Fraction) -> AsyncIterator[Permits]:
-    async with open_permits(observe, settings.redis_url, share / settings.nodes) as permits:
+async def _permits(settings: Settings, observe: Observer, share: Share, part: Fraction) -> AsyncIterator[Permits]:
+    if settings.redis_url is None:
+        source = from_directory(lambda: PermitCounts.open(settings.directory_dsn))
+    else:
+        source = from_redis(settings.redis_url)
+    async with open_permits(observe, source, share, part) as permits:
         observe.metrics.watch_limiter(permits.load)
         yield permits
 
 
 @asynccontextmanager
-async def _pools(settings: Settings, observe: Observer) -> AsyncIterator[Pools]:
+async def _pools(settings: Settings, observe: Observer, share: Share) -> AsyncIterator[Pools]:
     limits = PoolLimits(
         settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting,
-        processes=settings.nodes * settings.workers, cell_running=settings.cell_max_running,
+        cell_running=settings.cell_max_running,
     )  # fmt: skip
-    pools = Pools(limits, settings.connect_timeout_ms, observe)
+    pools = Pools(limits, settings.connect_timeout_ms, observe, share)
     try:
         async with _in_background(pools.sweep(), observe):
             yield pools

@@ -340,11 +340,17 @@ def _upkeep_metrics(load: UpkeepLoad) -> Iterator[Metric]:
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "plainsql_limiter_degraded",
-        "1 while processes use fixed shares of the rate limits: Redis is unavailable, or has just come back.",
+        "1 while processes use their shares of the rate limits: Redis (or the directory) is unavailable, or just back.",
         load.is_degraded,
     )
-    yield CounterMetricFamily("plainsql_limiter_round_trips", "Round trips to Redis.", load.round_trips)
+    yield CounterMetricFamily(
+        "plainsql_limiter_round_trips", "Round trips to Redis, or to the directory without it.", load.round_trips
+    )
+    yield GaugeMetricFamily(
+        "plainsql_processes", "Live processes of this plane, as the directory lists them.", load.processes
+    )
+    yield GaugeMetricFamily("plainsql_share", "The part of its plane's limits that this process holds.", load.share)
     permits = CounterMetricFamily("plainsql_permits", "Permits granted or leased, by source.", labels=["source"])
-    permits.add_metric(["redis"], load.shared_permits)
-    permits.add_metric(["share"], load.share_permits)
+    for source, number in load.permits.items():
+        permits.add_metric([source], number)
     yield permits

@@ -78,18 +78,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " machine's host name, as in a container. Unset: PLAINSQL_DATA_HOST.",
         ),
     ] = None
-    nodes: Annotated[
-        int,
-        Meta(
-            description="Number of machines that run the data plane."
-            " Limits that are not shared through Redis are divided by it.",
-            ge=1,
-        ),
-    ] = 1
     redis_url: Annotated[
         Annotated[str, Meta(pattern="^(redis|rediss|unix)://")] | None,
         Meta(
-            description="Redis shared by all nodes, for rate limits. Unset: each process enforces its share.",
+            description="Redis shared by all nodes, for rate limits. Unset: the directory counts.",
             extra=_SECRET,
         ),
     ] = None

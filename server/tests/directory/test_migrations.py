@@ -21,7 +21,7 @@ def test_an_empty_database_gets_every_table(empty_dsn: str) -> None:
     migrate(empty_dsn)
     assert _tables(empty_dsn) == {
         "tiers", "organizations", "cells", "databases", "roles", "api_keys", "sessions", "usage", "audit",
-        "spanning_transactions", "moves", "data_processes", "backups", "alembic_version",
+        "spanning_transactions", "moves", "data_processes", "permits", "backups", "alembic_version",
     }  # fmt: skip
 
 
@@ -55,11 +55,15 @@ def test_a_migration_that_fails_changes_nothing(empty_dsn: str) -> None:
 
 @pytest.fixture
 def dsn_0016(dsn: str) -> str:
-    """A directory before the last migration."""
+    """A directory before the last migrations."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("ALTER TABLE organizations ADD CONSTRAINT organizations_name_key UNIQUE (name)")
         added = ("organizations_by_name", "moves_of_database", "backups_of_database", "sessions_of_organization")
         connection.execute(f"DROP INDEX {', '.join(added)}".encode())
+        columns = ("plane", "pid_space", "number", "share")
+        dropped = ", ".join(f"DROP COLUMN {column}" for column in columns)
+        connection.execute(f"ALTER TABLE data_processes {dropped}".encode())
+        connection.execute("DROP FUNCTION renew_process, leave_process, grant_permits; DROP TABLE permits")
         connection.execute("UPDATE alembic_version SET version_num = '0016'")
     return dsn
 
@@ -101,7 +105,7 @@ def test_a_migration_of_a_directory_in_use_is_in_the_audit_log(dsn_0016: str) ->
     with psycopg.connect(dsn_0016, autocommit=True) as connection:
         for _ in range(2):
             migrate(dsn_0016)
-            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0017"})]
+            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0018"})]
 
 
 def test_an_unavailable_directory_is_an_engine_error() -> None:

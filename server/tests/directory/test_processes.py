@@ -1,23 +1,39 @@
-"""The directory's list of data plane processes."""
+"""The directory's list of processes, and the shares that it gives them."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from functools import partial
+import random
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 
 import psycopg
 import pytest
+from psycopg.errors import SerializationFailure
 
-from plainsql_server.core.observation import FailureObserved, Observation
+from plainsql_server.core.observation import FailureObserved, MembershipChanged, Observation
+from plainsql_server.core.share import WHOLE, Renewed, Share
 from plainsql_server.core.tasks import end
 from plainsql_server.directory import processes
+from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.processes import Membership
+from plainsql_server.directory.freshness import Freshness
+from plainsql_server.directory.processes import Listing, Membership
+from plainsql_server.directory.rights.grants import Role
+from server.tests.directory.list_model import ListModel, RefusedError
+from server.tests.load import STALL_S
+from server.tests.postgres import as_role
+from server.tests.processes import wait_for
 
 _LIMIT_S = 60.0
 _EXPIRE = "UPDATE data_processes SET seen_at = now() - interval '16 seconds'"
 _SEEN = "SELECT FROM data_processes WHERE seen_at > now() - interval '10 seconds'"
+_AGE = "UPDATE data_processes SET seen_at = seen_at - %s * interval '1 s'"
+_SUM = "SELECT sum(share)::int FROM data_processes WHERE plane = 'data'"
+_PROCESS = "proc_" + "0" * 32
 
 
 @pytest.fixture
@@ -27,36 +43,74 @@ def admin(dsn: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
+def data(dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(as_role(dsn, Role.DATA), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renewals that a test need not wait for."""
+    monkeypatch.setattr(processes, "RENEW_SOON_S", 0.05)
     monkeypatch.setattr(processes, "RENEW_S", 0.05)
 
 
+@pytest.fixture
+def dead_pid() -> int:
+    with subprocess.Popen(["true"]) as ended:
+        return ended.pid
+
+
 def unexpected(observation: Observation) -> None:
-    raise AssertionError(observation)
+    assert isinstance(observation, MembershipChanged), observation
 
 
-class Member:
+class OpenConnections:
+    """Connections that a process has open, as parts of WHOLE."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.changes = 0
+
+    def in_use(self) -> int:
+        return self.open
+
+    def take_share(self) -> None:
+        self.changes += 1
+
+
+class Process:
     """A process in the list."""
 
-    def __init__(self, directory: Directory, address: str | None, observe: Callable[[Observation], None]) -> None:
-        self.processes = 0
+    def __init__(self, dsn: str, listing: Listing, observe: Callable[[Observation], None]) -> None:
+        self.share, self.pools, self.announced = Share(), OpenConnections(), asyncio.Event()
         self.leaving = asyncio.Event()
-        membership = Membership(directory, address, observe, self._count)
-        self.task = asyncio.create_task(membership.run(self.leaving))
+        self.membership = Membership(
+            as_role(dsn, Role.DATA), self.share, listing, observe, announced=self.announced, pools=self.pools
+        )
+        self.task = asyncio.create_task(self.membership.run(self.leaving))
 
-    def _count(self, processes: int) -> None:
-        self.processes = processes
+    async def leave(self) -> None:
+        await end(self.task)
+        await self.membership.leave()
+
+    async def renews_often(self) -> None:
+        """Waits for some renewals that began after this."""
+        number = self.membership._number + 3
+        await until(lambda: self.membership._number > number)
+
+    def holds(self, part: int) -> bool:
+        return self.share.held == WHOLE // part
 
 
 @asynccontextmanager
-async def member(
-    directory: Directory, address: str | None, observe: Callable[[Observation], None] = unexpected
-) -> AsyncIterator[Member]:
+async def process(
+    dsn: str, address: str | None = None, *, plane: str = "data", observe: Callable[[Observation], None] = unexpected
+) -> AsyncIterator[Process]:
     """A process for the length of the block, which does not stop cleanly."""
-    each = Member(directory, address, observe)
+    each = Process(dsn, Listing(plane, address), observe)
     try:
-        await until(lambda: each.processes)
+        await until(lambda: each.share.is_current)
         yield each
     finally:
         await end(each.task)
@@ -70,76 +124,338 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def live(directory: Directory) -> tuple[list[str], int]:
     async with directory.connection() as connection:
-        return await processes.addresses(connection), await processes.count(connection)
+        return await processes.addresses(connection), len(await processes.members(connection))
 
 
-async def test_processes_are_listed_by_address_and_counted_also_without_one(
-    directory: Directory, admin: psycopg.Connection
+async def test_a_process_that_is_alone_has_everything_at_once(dsn: str, admin: psycopg.Connection) -> None:
+    seen: list[Observation] = []
+    async with process(dsn, observe=seen.append) as alone:
+        await until(alone.membership.joined.is_set)
+        assert alone.membership._number == 1
+        assert alone.holds(1)
+        assert alone.share.granting_part_of(100) == 100
+        assert admin.execute("SELECT pid, share FROM data_processes").fetchall() == [(os.getpid(), WHOLE)]
+    assert [each.processes for each in seen if isinstance(each, MembershipChanged)] == [1]
+
+
+@pytest.mark.timing
+async def test_a_process_that_joins_has_its_share_when_it_begins_to_serve(dsn: str) -> None:
+    """The directory announces it, as to the planes, so it does not wait for the others' next renewals."""
+    async with process(dsn) as first:
+        freshness, seen = Freshness(500, 1_000, 1_000), list[Observation]()
+        channel = Channel(dsn, freshness, seen.append, processes_changed=first.announced)
+        listening = asyncio.create_task(channel.run())
+        await until(lambda: freshness.holds(time.monotonic() - 0.6))
+        began_s = time.monotonic()
+        async with process(dsn) as second:
+            await until(second.membership.joined.is_set)
+            assert second.holds(2)
+            assert time.monotonic() - began_s < 1.0 + STALL_S
+            assert first.holds(2)
+        await end(listening)
+    assert not seen
+
+
+async def test_a_process_that_joins_serves_even_if_the_others_do_not_answer(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await live(directory) == ([], 0)
-    async with member(directory, "b:2"), member(directory, "a:1"), member(directory, None) as last:
-        assert await live(directory) == (["a:1", "b:2"], 3)
-        assert last.processes == 3
-    assert admin.execute("SELECT DISTINCT pid FROM data_processes").fetchall() == [(os.getpid(),)]
+    monkeypatch.setattr(processes, "JOIN_LIMIT_S", 0.3)
+    async with process(dsn) as first:
+        await end(first.task)
+        async with process(dsn) as second:
+            await until(second.membership.joined.is_set)
+            assert second.share.held == 0
 
 
-async def test_a_process_that_leaves_is_removed_at_once_and_one_that_dies_when_it_was_not_seen(
-    directory: Directory, admin: psycopg.Connection
+async def test_a_process_joins_even_without_the_directory() -> None:
+    seen: list[Observation] = []
+    dsn = "host=127.0.0.1 port=1 dbname=unused"
+    membership = Membership(dsn, Share(), Listing("data"), seen.append, announced=asyncio.Event())
+    running = asyncio.create_task(membership.run(asyncio.Event()))
+    await until(membership.joined.is_set)
+    await end(running)
+    assert [each.where for each in seen if isinstance(each, FailureObserved)] == ["list of processes"]
+
+
+@pytest.mark.usefixtures("often")
+async def test_processes_divide_the_limits_of_their_plane_and_never_have_more_together(
+    dsn: str, directory: Directory, admin: psycopg.Connection
 ) -> None:
-    async with member(directory, "a:1") as leaving:
-        leaving.leaving.set()
-        await leaving.task
-        assert await live(directory) == ([], 0)
-    async with member(directory, "a:1"):
+    async with AsyncExitStack() as stack:
+        control = await stack.enter_async_context(process(dsn, plane="control"))
+        joined = []
+        for number in range(1, 5):
+            joined.append(await stack.enter_async_context(process(dsn, f"a:{number}")))
+            while not all(each.holds(number) for each in joined):
+                assert sum(each.share.held for each in joined) <= WHOLE
+                await asyncio.sleep(0.001)
+            assert admin.execute(_SUM).fetchall() == [(WHOLE,)]
+        await joined.pop().leave()
+        await until(lambda: all(each.holds(3) for each in joined))
+        assert control.holds(1)
+        assert await live(directory) == (["a:1", "a:2", "a:3"], 4)
+
+
+@pytest.mark.usefixtures("often")
+async def test_what_is_still_in_use_is_not_given_to_others(dsn: str, admin: psycopg.Connection) -> None:
+    async with process(dsn) as first:
+        await until(lambda: first.holds(1))
+        first.pools.open = WHOLE * 3 // 4
+        async with process(dsn) as second:
+            await until(lambda: second.holds(4))
+            # It uses half only, but has not closed the connections of the other quarter.
+            assert first.holds(2)
+            assert sorted(admin.execute("SELECT share FROM data_processes")) == [(WHOLE // 4,), (WHOLE * 3 // 4,)]
+            first.pools.open = 0
+            await until(lambda: second.holds(2))
+
+
+@pytest.mark.usefixtures("often")
+async def test_the_share_of_a_process_that_died_is_divided_when_it_was_not_seen(
+    dsn: str, directory: Directory, admin: psycopg.Connection
+) -> None:
+    async with process(dsn, "a:1") as first:
+        async with process(dsn, "a:2") as second:
+            await until(lambda: first.holds(2) and second.holds(2))
+        await first.renews_often()
+        assert first.holds(2)
+        admin.execute(f"{_EXPIRE} WHERE address = 'a:2'")
+        await until(lambda: first.holds(1))
+        assert await live(directory) == (["a:1"], 1)
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_process_that_died_on_the_same_machine_is_noticed_by_its_pid(
+    dsn: str, admin: psycopg.Connection, dead_pid: int
+) -> None:
+    place = "UPDATE data_processes SET pid = %s, pid_space = %s WHERE id <> %s"
+    async with process(dsn) as first:
+        async with process(dsn) as second:
+            await until(lambda: first.holds(2) and second.holds(2))
+        name, space = first.membership._id, first.membership._pid_space
+        admin.execute(place, (dead_pid, "elsewhere", name))
+        await first.renews_often()
+        # A pid of another machine says nothing.
+        assert first.holds(2)
+        admin.execute(place, (dead_pid, space, name))
+        await until(lambda: first.holds(1))
+
+
+async def test_the_directory_follows_the_rules_that_the_property_is_tested_with(
+    data: psycopg.Connection, admin: psycopg.Connection
+) -> None:
+    """Random renewals by processes that don't know what they do, and what `ListModel` says to each."""
+    draw, model, now_s = random.Random(24), ListModel(), 1_000.0
+    names = [f"proc_{number:032x}" for number in range(5)]
+    numbers = dict.fromkeys(names, 0)
+    for _ in range(300):
+        name, choice = draw.choice(names), draw.random()
+        if choice < 0.1:
+            data.execute("SELECT leave_process(%s, 'space')", (name,))
+            model.leave(name, now_s)
+            names[names.index(name)] = successor = f"proc_{draw.randrange(16**32):032x}"
+            numbers[successor] = 0
+            continue
+        if choice < 0.3:
+            seconds = draw.choice((5, 9, 16, 80))
+            admin.execute(_AGE, (seconds,))
+            now_s += seconds
+            continue
+        numbers[name] += draw.choice((0, 1, 1, 1))
+        held, dead = draw.randrange(WHOLE), draw.sample(names, draw.choice((0, 0, 0, 1)))
+        dead = [each for each in dead if each != name]
+        try:
+            expected = model.renew(name, numbers[name], held, now_s=now_s, dead=dead)
+        except RefusedError:
+            with pytest.raises(SerializationFailure):
+                renew(data, name, numbers[name], held, dead=dead)
+            continue
+        assert renew(data, name, numbers[name], held, dead=dead) == expected
+
+
+def renew(
+    connection: psycopg.Connection, name: str, number: int, held: int, *, dead: Sequence[str] = (), space: str = "space"
+) -> Renewed:
+    ((share, target, number_of, is_first),) = connection.execute(
+        "SELECT * FROM renew_process(%s, 'host', 1, %s, 'data', NULL, %s, %s, %s)",
+        (name, space, number, held, list(dead)),
+    ).fetchall()
+    return Renewed(share, target, number_of, is_first)
+
+
+@dataclass
+class Renewals:
+    """Renewals of one process in a thread of its own, as fast as they go."""
+
+    dsn: str
+    name: str
+    failures: list[int] = field(default_factory=list)
+
+    def run(self, times: int) -> None:
+        draw = random.Random(self.name)
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for number in range(1, times + 1):
+                renew(connection, self.name, number, draw.randrange(WHOLE))
+                ((share,),) = connection.execute(_SUM).fetchall()
+                if share > WHOLE:
+                    self.failures.append(share)
+
+
+async def test_renewals_at_once_neither_exceed_the_whole_nor_block_each_other(dsn: str) -> None:
+    all_of_them = [Renewals(dsn, f"proc_{number:032x}") for number in range(6)]
+    await asyncio.gather(*(asyncio.to_thread(each.run, 60) for each in all_of_them))
+    assert [each.failures for each in all_of_them] == [[]] * 6
+
+
+def test_a_process_that_wants_more_waits_for_the_commit_of_another_one_that_does(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    waiting = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    names = [f"proc_{number:032x}" for number in range(2)]
+    with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second, ThreadPoolExecutor(1) as thread:
+        assert renew(first, names[0], 1, 0).share == WHOLE
+        other = thread.submit(renew, second, names[1], 1, 0)
+        wait_for(lambda: other.done() or admin.execute(waiting).rowcount, _LIMIT_S, lambda: "it does not wait")
+        first.commit()
+        assert other.result(_LIMIT_S).share == 0
+
+
+def test_a_process_can_declare_dead_and_leave_only_in_its_own_pid_space(
+    data: psycopg.Connection, admin: psycopg.Connection
+) -> None:
+    """The login of a data plane is on every node, and must not end the processes of the others by mistake."""
+    other, share = "proc_" + "1" * 32, f"SELECT share FROM data_processes WHERE id = '{_PROCESS}'"
+    renew(data, _PROCESS, 1, 0)
+    renew(data, other, 1, 0, dead=[_PROCESS], space="elsewhere")
+    data.execute("SELECT leave_process(%s, 'elsewhere')", (_PROCESS,))
+    assert admin.execute(share).fetchall() == [(WHOLE,)]
+    renew(data, other, 2, 0, dead=[_PROCESS], space="elsewhere")
+    assert admin.execute(share).fetchall() == [(WHOLE,)]
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_process_whose_row_something_else_ended_takes_another_one(dsn: str, data: psycopg.Connection) -> None:
+    seen: list[Observation] = []
+    async with process(dsn, observe=seen.append) as ended:
+        await until(lambda: ended.holds(1))
+        name = ended.membership._id
+        data.execute("SELECT leave_process(%s, %s)", (name, ended.membership._pid_space))
+        await until(lambda: ended.membership._id != name and ended.holds(1))
+        # The old row is not counted any more.
+        assert ended.share.processes == 1
+    assert [type(each) for each in seen].count(FailureObserved) == 1
+
+
+async def test_an_address_is_of_the_process_that_has_it_now_and_the_share_of_the_other_one_is_not(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    """The other one may be alive, if the addresses that operators advertise are wrong."""
+    async with process(dsn, "a:1"):
         pass
-    assert await live(directory) == (["a:1"], 1)
-    admin.execute(_EXPIRE)
-    assert await live(directory) == ([], 0)
-    async with member(directory, "b:2") as other:
-        await until(lambda: other.processes == 1)
-    assert admin.execute("SELECT address FROM data_processes").fetchall() == [("b:2",)]
-
-
-async def test_a_replacement_takes_the_place_of_the_process_whose_port_it_has(directory: Directory) -> None:
-    for _ in range(2):
-        async with member(directory, "a:1"):
-            assert await live(directory) == (["a:1"], 1)
+    async with process(dsn, "a:1") as later:
+        rows = admin.execute("SELECT address, share FROM data_processes ORDER BY started_at").fetchall()
+        assert rows == [(None, WHOLE), ("a:1", 0)]
+        assert later.share.held == 0
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_process_is_listed_again_after_its_row_was_lost(
-    directory: Directory, admin: psycopg.Connection
+async def test_a_process_that_begins_to_stop_has_its_share_and_is_listed_without_its_address(
+    dsn: str, directory: Directory
 ) -> None:
-    async with member(directory, "a:1") as kept:
-        for loss in (_EXPIRE, "DELETE FROM data_processes"):
-            admin.execute(loss)
-            await until(lambda: admin.execute(_SEEN).rowcount)
+    async with process(dsn, "a:1") as stopping:
+        stopping.leaving.set()
+        async with asyncio.timeout(_LIMIT_S):
+            while await live(directory) != ([], 1):  # noqa: ASYNC110  # another process is watched
+                await asyncio.sleep(0.01)
+        assert stopping.holds(1)
+        await stopping.leave()
+        assert await live(directory) == ([], 0)
+        assert stopping.share.held == 0
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_process_whose_row_was_lost_is_listed_again(dsn: str, admin: psycopg.Connection) -> None:
+    async with process(dsn, "a:1") as kept:
+        admin.execute(_EXPIRE)
+        await until(lambda: admin.execute(_SEEN).rowcount)
+        admin.execute("DELETE FROM data_processes")
+        await until(lambda: admin.execute(_SEEN).rowcount)
+        await until(lambda: kept.holds(1))
         assert not kept.task.done()
 
 
-@pytest.mark.usefixtures("often")
-async def test_a_directory_that_fails_is_reported_once_and_does_not_end_the_process(
-    directory: Directory, admin: psycopg.Connection
+async def test_a_process_that_stops_gives_its_share_back_at_once(dsn: str, admin: psycopg.Connection) -> None:
+    async with process(dsn, "a:1") as first, process(dsn, "a:2") as second:
+        first.announced.set()
+        await until(lambda: second.holds(2))
+        await first.leave()
+        # Before anything expired.
+        assert admin.execute("SELECT share FROM data_processes ORDER BY started_at").fetchall() == [(0,), (WHOLE // 2,)]
+        second.announced.set()
+        await until(lambda: second.holds(1))
+        assert second.share.granting_part_of(100) == 0
+
+
+async def test_a_share_lapses_by_itself_and_the_pools_hear_of_it(
+    dsn: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures: list[Observation] = []
-    async with member(directory, "a:1", failures.append) as kept:
+    monkeypatch.setattr("plainsql_server.core.share.LAPSE_S", 0.5)
+    async with process(dsn) as silent:
+        await end(silent.task)
+        changes = silent.pools.changes
+        await until(lambda: silent.pools.changes > changes)
+        assert silent.share.held == 0
+
+
+async def test_a_directory_that_does_not_answer_is_given_up_soon(
+    dsn: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelling the statement would wait for the answer to that."""
+    monkeypatch.setattr(processes, "RENEW_S", 0.05)
+    monkeypatch.setattr(processes, "_RENEWAL_LIMIT_S", 0.5)
+    seen: list[Observation] = []
+    with psycopg.connect(dsn) as blocking:
+        async with process(dsn, observe=seen.append) as kept:
+            await until(lambda: kept.holds(1))
+            blocking.execute("LOCK TABLE data_processes")
+            began_s = time.monotonic()
+            await until(lambda: any(isinstance(each, FailureObserved) for each in seen))
+            assert time.monotonic() - began_s < 5.0
+            blocking.rollback()
+            await kept.renews_often()
+
+
+@contextmanager
+def without_functions(admin: psycopg.Connection) -> Iterator[None]:
+    admin.execute("ALTER FUNCTION renew_process RENAME TO away; ALTER FUNCTION leave_process RENAME TO away_too")
+    yield
+    admin.execute("ALTER FUNCTION away RENAME TO renew_process; ALTER FUNCTION away_too RENAME TO leave_process")
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_failure_is_reported_once_however_long_it_lasts(dsn: str, admin: psycopg.Connection) -> None:
+    seen: list[Observation] = []
+
+    def failures() -> int:
+        return sum(isinstance(each, FailureObserved) for each in seen)
+
+    clock_s = time.monotonic
+    async with process(dsn, "a:1", observe=seen.append) as kept:
+        await until(lambda: kept.holds(1))
         for number in (1, 2):
-            admin.execute("ALTER TABLE data_processes RENAME TO away")
-            await until(partial(has, failures, number))
-            # Several renewals fail, of which only the first is reported.
-            await asyncio.sleep(0.3)
-            assert has(failures, number)
-            admin.execute("ALTER TABLE away RENAME TO data_processes")
-            kept.processes = 0
-            await until(lambda: kept.processes)
-        assert not kept.task.done()
-        admin.execute("ALTER TABLE data_processes RENAME TO away")
-        kept.leaving.set()
-        await kept.task
+            with without_functions(admin):
+                await until(lambda expected=number: failures() == expected)  # type: ignore[misc]
+                assert kept.holds(1)
+                kept.share._clock = lambda: clock_s() + 12
+                assert kept.share.held == 0
+                kept.share._clock = clock_s
+                tried = kept.membership._number
+                # Several renewals fail, of which only the first is reported.
+                await until(lambda before=tried: kept.membership._number > before + 2)  # type: ignore[misc]
+                assert failures() == number
+            await until(lambda: not kept.membership._is_failing)
+        with without_functions(admin):
+            await kept.leave()
+    reported = [each.where for each in seen if isinstance(each, FailureObserved)]
     # Also that it could not leave.
-    reported = [each.where for each in failures if isinstance(each, FailureObserved)]
-    assert reported[:3] == ["list of processes"] * 3
-
-
-def has(failures: list[Observation], number: int) -> bool:
-    return len(failures) == number
+    assert reported == ["list of processes"] * 3

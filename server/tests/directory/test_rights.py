@@ -9,10 +9,11 @@ import pytest
 from psycopg import errors, sql
 
 from plainsql_server.core.errors import ConflictError, EngineError
+from plainsql_server.core.share import UNSEEN_S, WHOLE
 from plainsql_server.directory import audit, keys, usage
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate
-from plainsql_server.directory.processes import UNSEEN_S
+from plainsql_server.directory.processes import FORGOTTEN_S
 from plainsql_server.directory.rights.grants import FUNCTIONS, SEQUENCES, TABLES, Role
 from plainsql_server.directory.usage import UsageSum
 from server.tests.customers import Customers
@@ -204,17 +205,32 @@ def test_the_audit_log_of_an_organization_that_exists_is_not_cleared(filled: str
 
 
 def test_a_process_that_is_none_is_not_listed(data: psycopg.Connection) -> None:
-    good = ("proc_" + "0" * 32, "host", 1, "a:1", True)
-    for wrong in (("x", *good[1:]), (good[0], "", *good[2:]), (*good[:2], 0, *good[3:]), (*good[:3], "a" * 400, True)):
+    renew = "SELECT (renew_process(%s, %s, %s, 'space', %s, %s, 1, 0, '{}')).share"
+    good = ("proc_" + "0" * 32, "host", 1, "data", "a:1")
+    for index, value in enumerate(("x", "", 0, "other", "a" * 400)):
+        wrong = (*good[:index], value, *good[index + 1 :])
         with pytest.raises(errors.InvalidParameterValue):
-            data.execute("SELECT join_processes(%s, %s, %s, %s, %s)", wrong)
-    data.execute("SELECT join_processes(%s, %s, %s, %s, %s)", good)
+            data.execute(renew, wrong)
+    assert data.execute(renew, good).fetchall() == [(WHOLE,)]
     assert data.execute("SELECT address FROM data_processes").fetchall() == [("a:1",)]
 
 
-def test_processes_die_in_the_directory_when_the_code_says_so(dsn: str) -> None:
-    (source,) = ask(dsn, "SELECT prosrc FROM pg_proc WHERE proname = 'join_processes'")
-    assert f"interval '{UNSEEN_S:.0f} seconds'" in source[0]
+def test_permits_that_are_none_are_not_granted(data: psycopg.Connection) -> None:
+    grant = "SELECT (grant_permits(%s, 102, %s, %s, %s, '{0}', '{0}', %s, '{1}', '{1}')).granted"
+    good = (600, ["org_a"], [200], [1], [1])
+    for index, value in enumerate((0, ["o" * 101], [-1], [1, 2], [1, 1])):
+        wrong = (*good[:index], value, *good[index + 1 :])
+        with pytest.raises(errors.InvalidParameterValue):
+            data.execute(grant, wrong)
+    assert data.execute(grant, good).fetchall() == [([1],)]
+    with pytest.raises(errors.InsufficientPrivilege):
+        data.execute("DELETE FROM permits")
+
+
+def test_the_directory_divides_what_the_code_divides_and_forgets_when_the_code_says_so(dsn: str) -> None:
+    (source,) = ask(dsn, "SELECT prosrc FROM pg_proc WHERE proname = 'renew_process'")
+    for text in (f"interval '{UNSEEN_S:.0f} seconds'", f"interval '{FORGOTTEN_S:.0f} seconds'", f":= {WHOLE};"):
+        assert text in source[0]
 
 
 def test_the_audit_log_is_kept_as_long_as_the_code_says(dsn: str) -> None:

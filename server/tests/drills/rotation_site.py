@@ -236,7 +236,7 @@ def _node(root: Path, dsn: str, name: str) -> Iterator[Node]:
     settings = {
         "tls_cert_file": root / name / "server.crt", "tls_key_file": root / name / "server.key",
         "secrets_keys_file": root / "keys", "directory_dsn_file": root / f"dsn-{plane}",
-        "nodes": len(_DATA), "drain_ms": _DRAIN_MS, **libpq_settings(root, name),
+        "drain_ms": _DRAIN_MS, **libpq_settings(root, name),
     }  # fmt: skip
     with running_node(dsn, NEW_PROCESS if IS_FULL else None, plane, **settings) as node:
         yield node

@@ -145,7 +145,7 @@ def lose(stage: Stage) -> None:
 
 @contextmanager
 def two_nodes(dsn: str) -> Iterator[list[Node]]:
-    with running_node(dsn, nodes=2) as first, running_node(dsn, nodes=2) as second:
+    with running_node(dsn) as first, running_node(dsn) as second:
         yield [first, second]
 
 

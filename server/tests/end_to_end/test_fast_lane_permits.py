@@ -121,10 +121,9 @@ def test_the_limit_holds(service: Service, mode: str) -> None:
     key = new_key(service, f"lane-limit-{mode}")
     with running_node(service.directory_dsn, fast_lane=mode, metrics_port=0) as node:
         wire = Wire(node.port, key)
-        granted = [b'"success":true' in wire.query(SELECT)[1] for _ in range(200)]
+        granted = [b'"success":true' in wire.query(SELECT)[1] for _ in range(220)]
         wire.close()
-    # Nine tenths of the limit are the data plane's.
-    assert granted == [True] * 180 + [False] * 20
+    assert granted == [True] * 200 + [False] * 20
 
 
 @pytest.mark.parametrize("mode", MODES)

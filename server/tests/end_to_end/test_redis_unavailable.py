@@ -80,11 +80,10 @@ def stage(service: Service) -> Iterator[Stage]:
     with running_redis() as redis, ExitStack() as stack:
         ports = list(choose_ports({f"metrics{number}": 0 for number in range(3)}).values())
         nodes = [
-            stack.enter_context(
-                running_node(service.directory_dsn, redis_url=redis.url, nodes=3, metrics_port=metrics_port)
-            )
+            stack.enter_context(running_node(service.directory_dsn, redis_url=redis.url, metrics_port=metrics_port))
             for metrics_port in ports
         ]
+        service.data_processes()
         yield Stage(service, redis, nodes, ports)
 
 

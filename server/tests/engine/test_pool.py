@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,7 @@ import uvloop
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
 from plainsql_server.core.observation import FailureObserved, Observation
+from plainsql_server.core.share import Share
 from plainsql_server.core.sql_text import first_words
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import drain
@@ -36,9 +38,9 @@ WAIT_LIMIT_S = 30
 class Cell:
     """The pools of one process, and one of them to run statements on."""
 
-    def __init__(self, postgres: Postgres, database: str, limits: PoolLimits) -> None:
+    def __init__(self, postgres: Postgres, database: str, limits: PoolLimits, share: Share | None = None) -> None:
         self.observed: list[Observation] = []
-        self.pools = Pools(limits, 2_000, self.observed.append)
+        self.pools = Pools(limits, 2_000, self.observed.append, share)
         self.pool = self.pool_as(postgres, database, ROLE)
 
     def pool_as(self, postgres: Postgres, database: str, role: str) -> Pool:
@@ -55,9 +57,9 @@ class Cell:
 
 @asynccontextmanager
 async def cell_of(
-    postgres: Postgres, database: str, *, per_pool: int = 4, per_cell: int = 8, waiting: int = 100, processes: int = 1
+    postgres: Postgres, database: str, *, per_pool: int = 4, per_cell: int = 8, waiting: int = 100, part: str = "1"
 ) -> AsyncIterator[Cell]:
-    cell = Cell(postgres, database, PoolLimits(per_pool, per_cell, waiting, processes))
+    cell = Cell(postgres, database, PoolLimits(per_pool, per_cell, waiting), Share.fixed(Fraction(part)))
     try:
         yield cell
     finally:
@@ -440,14 +442,11 @@ async def test_a_session_is_as_clean_after_a_request_as_before(postgres: Postgre
         assert cell.open_connections == 1
 
 
-@pytest.mark.parametrize(("processes", "streams"), [(1, 4), (2, 2), (16, 1)])
+@pytest.mark.parametrize(("part", "streams"), [("1", 4), ("1/2", 2), ("1/16", 1)])
 async def test_the_processes_share_the_streams_of_an_organization(
-    postgres: Postgres, database: str, processes: int, streams: int
+    postgres: Postgres, database: str, part: str, streams: int
 ) -> None:
-    async with (
-        cell_of(postgres, database, per_pool=16, per_cell=32, processes=processes) as cell,
-        AsyncExitStack() as held,
-    ):
+    async with cell_of(postgres, database, per_pool=16, per_cell=32, part=part) as cell, AsyncExitStack() as held:
         for _ in range(streams):
             await held.enter_async_context(cell.pool.stream_slot(8, Deadline.after_ms(1_000)))
         with pytest.raises(LimitError):

@@ -1,59 +1,51 @@
-"""How the processes divide a cell's connections while their number changes."""
+"""How the processes divide a cell's connections."""
+
+from fractions import Fraction
 
 import pytest
 
-from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, Share
+from plainsql_server.core.share import WHOLE, Renewed, Share
+from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, connections_of, parts_of
 
 pytestmark = pytest.mark.unit
 
 ALLOWED = 1_200 + OTHER_CONNECTIONS
 
 
-def shares(share: Share, *counts: int) -> list[int]:
-    """The share after each renewal."""
-    found = []
-    for count in counts:
-        share.count(count)
-        found.append(share.of(ALLOWED))
-    return found
+def test_a_process_has_its_share_of_what_the_service_leaves() -> None:
+    assert [connections_of(ALLOWED, Share.fixed(Fraction(1, number))) for number in (1, 2, 3, 16)] == [
+        1_200, 600, 400, 75,
+    ]  # fmt: skip
 
 
-def test_a_process_alone_has_all_as_soon_as_it_is_sure() -> None:
-    assert Share(2).of(ALLOWED) == FIRST_CONNECTIONS
-    assert shares(Share(2), 1, 1) == [FIRST_CONNECTIONS, 1_200]
-
-
-def test_a_list_without_the_others_for_a_short_time_changes_nothing() -> None:
-    assert shares(Share(2), 2, 2, 2, 1, 1, 2, 2)[2:] == [600] * 5
-
-
-def test_a_process_that_joins_others_has_its_share_when_they_have_given_it_up() -> None:
-    assert shares(Share(2), 2, 2, 2) == [FIRST_CONNECTIONS, FIRST_CONNECTIONS, 600]
-
-
-def test_a_process_takes_less_at_once_and_more_when_those_that_left_have_closed_theirs() -> None:
-    share = Share(2)
-    assert shares(share, 2, 2, 2, 4, 4) == [FIRST_CONNECTIONS, FIRST_CONNECTIONS, 600, 300, 300]
-    assert shares(share, 2, 3, 2, 2, 2) == [300, 300, 300, 300, 600]
-
-
-def test_processes_never_have_more_together_than_the_cell_allows() -> None:
-    """Two run, two join, two leave, each with its renewals at another time."""
-    running = [Share(2) for _ in range(4)]
-    for share in running[:2]:
-        shares(share, 2, 2, 2)
-    for _ in range(3):
-        for share in running[2:]:
-            share.count(4)
-        # In the worst case, the others renew last.
-        joined = sum(share.of(ALLOWED) for share in running[2:])
-        assert joined <= 2 * FIRST_CONNECTIONS or all(share.of(ALLOWED) <= 300 for share in running[:2])
-        for share in running[:2]:
-            share.count(4)
-        assert sum(share.of(ALLOWED) for share in running) <= 1_200
+def test_a_process_that_has_no_share_yet_has_some_of_what_the_shares_leave() -> None:
+    assert connections_of(ALLOWED, Share()) == FIRST_CONNECTIONS
+    assert 2 * FIRST_CONNECTIONS <= OTHER_CONNECTIONS
 
 
 def test_a_small_cell_leaves_each_process_some() -> None:
-    share = Share(8)
-    shares(share, 8, 8, 8)
-    assert share.of(100) == 8
+    share = Share()
+    share.accept(Renewed(WHOLE // 8, WHOLE // 8, 8), 0)
+    assert connections_of(100, share) == 8
+
+
+@pytest.mark.parametrize("connections", [31, 399, 400, 1_200])
+def test_open_connections_are_parts_of_the_whole(connections: int) -> None:
+    parts = parts_of(ALLOWED, connections, 2)
+    assert parts * 1_200 // WHOLE == connections
+    assert (parts == WHOLE) == (connections == 1_200)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "processes", "connections"), [(ALLOWED, 2, 30), (62, 1, 8), (100, 8, 8), (20, 3, 8)]
+)
+def test_connections_that_each_process_may_have_are_no_part_of_a_share(
+    allowed: int, processes: int, connections: int
+) -> None:
+    """Otherwise a small cell, with fewer than that, would keep the whole share from others."""
+    assert parts_of(allowed, connections, processes) == 0
+    assert parts_of(allowed, connections + 1, processes) > 0
+
+
+def test_more_connections_than_there_are_in_a_small_cell_are_the_whole() -> None:
+    assert parts_of(62, 31, 1) == WHOLE

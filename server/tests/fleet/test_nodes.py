@@ -30,7 +30,7 @@ _CLIENTS = 4
 @pytest.fixture
 def nodes(fleet: Fleet) -> Iterator[list[Node]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(running_node(fleet.dsn, nodes=_NODES)) for _ in range(_NODES)]
+        yield [stack.enter_context(running_node(fleet.dsn)) for _ in range(_NODES)]
 
 
 def ask(port: int, key: str, database: str | None = None) -> httpx.Response:

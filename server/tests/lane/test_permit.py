@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from plainsql_server.core.observation import Observation
 from plainsql_server.core.principal import Principal, Scope
+from plainsql_server.core.share import Share
 from plainsql_server.extension_modules import COMPILED
 from plainsql_server.http.app.rate_limit import rate_headers
 from plainsql_server.limits.account import Permit, PermitAccount
@@ -40,7 +41,7 @@ class Side:
     def __init__(self, state: State) -> None:
         held, life_s, refill_at, next_life_s, is_asking, source = state
         now_s = time.monotonic()
-        self.permits = Permits(ignore, Fraction(1, 2))
+        self.permits = Permits(ignore, Share.fixed(Fraction(1, 2)))
         self.permits.state = source
         self.account = self.permits.accounts["org_1"] = PermitAccount("org_1", LIMIT, MINUTE)
         self.account.held, self.account.expires_s, self.account.slot = held, now_s + life_s, 7
@@ -109,6 +110,6 @@ def test_both_use_lease_after_lease_to_its_end(leases: list[tuple[int, float, bo
 
 
 def test_an_organization_that_is_not_known_has_no_lease() -> None:
-    permits = Permits(ignore, Fraction(1, 2))
+    permits = Permits(ignore, Share.fixed(Fraction(1, 2)))
     permits.state = PermitSource.SHARED
     assert permit_of(permits, PRINCIPAL, LIMIT) is None

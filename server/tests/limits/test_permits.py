@@ -11,8 +11,9 @@ import pytest
 
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, Observation
+from plainsql_server.core.share import Share
 from plainsql_server.limits.ledger import Ask
-from plainsql_server.limits.opening import open_permits
+from plainsql_server.limits.opening import from_redis, open_permits
 from plainsql_server.limits.permits import Permits, PermitSource
 from plainsql_server.limits.shared import SharedLedger
 from plainsql_server.limits.window import Window
@@ -32,7 +33,8 @@ def redis() -> Iterator[RedisServer]:
 @asynccontextmanager
 async def nodes(redis: RedisServer, count: int = 3, window: Window = WINDOW) -> AsyncIterator[list[Permits]]:
     async with AsyncExitStack() as stack:
-        opened = [open_permits(ignore, redis.url, Fraction(1, count), window) for _ in range(count)]
+        source, share = from_redis(redis.url), Share.fixed(Fraction(1, count))
+        opened = [open_permits(ignore, source, share, window=window) for _ in range(count)]
         yield [await stack.enter_async_context(each) for each in opened]
 
 
@@ -221,6 +223,16 @@ async def test_rejected_requests_do_not_flood_redis(redis: RedisServer) -> None:
         assert node.round_trips - before <= 3
 
 
+async def test_a_process_that_stops_returns_what_it_leased(redis: RedisServer) -> None:
+    async with nodes(redis, 2, NEVER_ENDING) as (_, other):
+        async with nodes(redis, 1, NEVER_ENDING) as (stopping,):
+            account, used = stopping._account("org", 1_000), 0
+            while not account.held:
+                used += (await stopping.take("org", 1_000)).granted
+        rest = await asyncio.gather(*(other.take("org", 1_000) for _ in range(1_000)))
+    assert used + sum(answer.granted for answer in rest) == 1_000
+
+
 async def test_a_request_that_is_cancelled_while_it_waits_leaves_no_trace(redis: RedisServer) -> None:
     async with nodes(redis, 1, NEVER_ENDING) as (node,):
         waiting = [asyncio.ensure_future(node.take("org", 10)) for _ in range(5)]
@@ -232,18 +244,12 @@ async def test_a_request_that_is_cancelled_while_it_waits_leaves_no_trace(redis:
         assert not node.accounts["org"].waiting
 
 
-async def test_without_redis_each_process_gives_its_share_and_that_is_no_failure() -> None:
-    async with open_permits(ignore, None, Fraction(1, 4), NEVER_ENDING) as node:
-        answers = [await node.take("org", 200) for _ in range(100)]
-        await node.check()
-    assert [answer.granted for answer in answers] == [True] * 50 + [False] * 50
-    assert [answer.left for answer in answers[:50]] == list(range(49, -1, -1))
-
-
 async def test_a_node_that_never_reached_redis_enforces_its_share_and_reports_it(redis: RedisServer) -> None:
     redis.kill()
     seen: list[Observation] = []
-    async with open_permits(seen.append, redis.url, Fraction(1, 4), NEVER_ENDING) as node:
+    async with open_permits(
+        seen.append, from_redis(redis.url), Share.fixed(Fraction(1, 4)), window=NEVER_ENDING
+    ) as node:
         assert sum([(await node.take("org", 200)).granted for _ in range(100)]) == 50
         with pytest.raises(EngineError, match="each process"):
             await node.check()
@@ -357,7 +363,7 @@ async def test_a_stalled_process_does_not_consider_redis_lost(redis: RedisServer
 
 async def test_every_change_is_observed_once(redis: RedisServer) -> None:
     seen: list[Observation] = []
-    async with open_permits(seen.append, redis.url, Fraction(1), Window(500)) as node:
+    async with open_permits(seen.append, from_redis(redis.url), Share.fixed(Fraction(1)), window=Window(500)) as node:
         redis.kill()
         await wait_for(lambda: node.state is PermitSource.LOST)
         await node.take("org", 10)
@@ -368,7 +374,7 @@ async def test_every_change_is_observed_once(redis: RedisServer) -> None:
 
 
 async def test_idle_organizations_are_removed_from_memory() -> None:
-    node = Permits(ignore, Fraction(1), Window(200))
+    node = Permits(ignore, Share.fixed(Fraction(1)), window=Window(200))
     for i in range(100):
         await node.take(f"org_{i}", 10)
     await asyncio.sleep(0.3)
@@ -378,7 +384,7 @@ async def test_idle_organizations_are_removed_from_memory() -> None:
 
 @pytest.mark.timing
 async def test_a_leased_permit_costs_little() -> None:
-    node = Permits(ignore, Fraction(1), NEVER_ENDING)
+    node = Permits(ignore, Share.fixed(Fraction(1)), window=NEVER_ENDING)
     account = node._account("org", 1_000_000)
     account.lease(200_000, time.monotonic() + 600, 0)
     account.refill_at = -1

@@ -282,7 +282,7 @@ def test_a_cell_that_is_too_small_unsafe_or_verbose_is_reported(stage: Stage) ->
     """The test's own cluster has 260 connections and no fsync, and here PostgreSQL's own logging."""
     reload, name = "select pg_reload_conf()", "log_min_error_statement"
     with changed(stage, f"alter system set {name} = 'error'", reload, back=[f"alter system reset {name}", reload]):
-        found = doctor(stage, nodes="4", workers="2", cell_max_connections="64")
+        found = doctor(stage, workers="8", cell_max_connections="64")
     assert_found(found, "8 data plane processes may need 528", "PLAINSQL_CELL_MAX_CONNECTIONS to 29")
     assert_found(found, "fsync is off", "fsync = on")
     assert_found(found, "SQL is written to the cell's log", "log_min_error_statement = panic", "warning")
@@ -390,7 +390,7 @@ def test_too_low_a_limit_of_open_files_is_reported(stage: Stage) -> None:
 
 
 def test_every_finding_that_is_not_good_has_a_fix(stage: Stage) -> None:
-    found = doctor(stage, nodes="9")
+    found = doctor(stage, workers="9")
     assert all(each["fix"] for each in found if each["grade"] != "good")
     assert all(each["found"] and os.linesep not in each["found"] for each in found)
     assert isinstance(read_settings(stage.environment()), Settings)

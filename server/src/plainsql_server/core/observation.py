@@ -74,14 +74,27 @@ class LimiterChanged(Observation):
     context: str | None = None
 
 
+@dataclass(slots=True)
+class MembershipChanged(Observation):
+    """The number of processes of a plane has changed. `share` is the part of each limit that this one should have."""
+
+    plane: str
+    processes: int
+    share: float
+
+
 @dataclass(frozen=True, slots=True)
 class LimiterLoad:
     """The state and counters of one process's limiter at one point in time."""
 
     is_degraded: bool
     round_trips: int
-    shared_permits: int
-    share_permits: int
+    permits: dict[str, int]
+    """How many permits were granted, by source."""
+    processes: int
+    """How many processes of the plane divide its limits."""
+    share: float
+    """The part of each limit that this process holds."""
 
 
 @dataclass(frozen=True, slots=True)

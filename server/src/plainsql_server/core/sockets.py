@@ -14,6 +14,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# The wait is counted in steps, and a step counts no more than this, however long it took: if this process stalled, the
+# answer has already arrived and only needs to be read.
+_STEP_S = 0.05
+
 
 async def wait_for_socket(descriptor: int, *, write: bool) -> None:
     """Waits until the socket is readable or writable."""
@@ -35,11 +39,34 @@ async def wait_for_socket(descriptor: int, *, write: bool) -> None:
 @contextmanager
 def cut_if_silent(descriptor: int, limit_s: float) -> Iterator[None]:
     """Shuts down the socket behind the descriptor if the block takes longer than `limit_s`."""
-    timer = asyncio.get_running_loop().call_later(limit_s, _cut, descriptor)
+    patience = _Patience(descriptor, limit_s)
     try:
         yield
     finally:
-        timer.cancel()
+        patience.end()
+
+
+class _Patience:
+    """Waits in steps until it shuts down a socket."""
+
+    def __init__(self, descriptor: int, limit_s: float) -> None:
+        self._descriptor = descriptor
+        self._left_s = limit_s
+        self._wait()
+
+    def _wait(self) -> None:
+        step_s = min(_STEP_S, self._left_s)
+        self._left_s -= step_s
+        self._timer = asyncio.get_running_loop().call_later(step_s, self._step)
+
+    def _step(self) -> None:
+        if self._left_s > 0:
+            self._wait()
+        else:
+            _cut(self._descriptor)
+
+    def end(self) -> None:
+        self._timer.cancel()
 
 
 def _cut(descriptor: int) -> None:

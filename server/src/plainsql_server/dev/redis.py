@@ -1,6 +1,6 @@
 """The Redis part: private, on a socket, and without persistence, because its counts are at most a minute old.
 
-If Redis is not installed, `dev` runs without this part, and the planes divide the rate limits among themselves.
+If Redis is not installed, `dev` runs without this part, and the directory counts requests for rate limits.
 """
 
 import os
@@ -12,7 +12,9 @@ from signal import Signals as Signal
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.processes import Launcher
 
-MISSING = "Redis isn't installed; each process counts rate limits on its own. To install it: apt install redis-server"
+MISSING = (
+    "Redis isn't installed; the directory counts requests for rate limits. To install it: apt install redis-server"
+)
 _PROBE_TIMEOUT_S = 1.0
 
 

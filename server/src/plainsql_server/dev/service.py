@@ -171,7 +171,6 @@ def plane_settings(folder: Folder, cluster: Cluster, addresses: Addresses, redis
         "workers": str(len(addresses.own_ports)),
         "worker_port": str(addresses.own_ports[0]),
         "advertised_host": HOST,
-        "nodes": "1",
         # A development machine has no load balancer that must notice the stop first.
         "drain_ms": "0",
         # An empty variable counts as unset, and overrides a variable from the user's shell.

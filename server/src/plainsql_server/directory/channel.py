@@ -1,7 +1,8 @@
 """Change notifications: one connection per process on which the directory announces whose records changed.
 
-The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. A second
-channel, on the same connection, announces that a spanning lock is free (`spanning.py`).
+The directory's triggers NOTIFY with each commit that changes a key, a session, a database, a tier or a cell. Two more
+channels, on the same connection, announce that a spanning lock is free (`spanning.py`), and that a process joins or
+leaves (`processes.py`).
 
 The connection LISTENs and runs a small query at short intervals. The query's response proves that the connection still
 listens, and that every change committed before the query has been announced, because PostgreSQL delivers pending
@@ -22,10 +23,11 @@ from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.sockets import cut_if_silent, wait_for_socket
 from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
+from plainsql_server.directory.processes import PROCESSES_CHANGED
 from plainsql_server.directory.spanning import LOCK_RELEASED, SpanningNotifier
 
 APPLICATION_NAME = "plainsql-changes"
-_LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}"
+_LISTEN = f"LISTEN plainsql_changes; LISTEN {LOCK_RELEASED}; LISTEN {PROCESSES_CHANGED}"
 _EVERY_ORGANIZATION = "*"
 
 # Several proofs fit into the time for which one is valid, so a late one does no harm.
@@ -38,11 +40,13 @@ class Channel:
     """Reports changes to `freshness` until it is cancelled."""
 
     def __init__(
-        self, dsn: str, freshness: Freshness, observe: Observe, notifier: SpanningNotifier | None = None
-    ) -> None:
+        self, dsn: str, freshness: Freshness, observe: Observe, notifier: SpanningNotifier | None = None,
+        processes_changed: asyncio.Event | None = None,
+    ) -> None:  # fmt: skip
         self._dsn = dsn
         self._freshness = freshness
         self._notifier = notifier or SpanningNotifier()
+        self._processes_changed = processes_changed or asyncio.Event()
         self._observe = observe
         self._retry_s = _RETRY_FIRST_S
         self._reported = False
@@ -110,8 +114,10 @@ class Channel:
         async for heard in connection.notifies(timeout=0):
             if heard.channel == LOCK_RELEASED:
                 self._notifier.announce(heard.payload)
-                continue
-            self._freshness.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
+            elif heard.channel == PROCESSES_CHANGED:
+                self._processes_changed.set()
+            else:
+                self._freshness.announce(None if heard.payload == _EVERY_ORGANIZATION else heard.payload)
 
     def _cut_if_silent(self, connection: DirectoryConnection) -> AbstractContextManager[None]:
         return cut_if_silent(connection.fileno(), max(self._freshness.short_s, _RETRY_FIRST_S))

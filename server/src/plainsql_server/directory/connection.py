@@ -23,6 +23,7 @@ from plainsql_server.core.errors import (
     described,
     without_detail,
 )
+from plainsql_server.core.sockets import cut_if_silent
 from plainsql_server.directory.rights.checking import missing
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.directory.sealing.keyring import Keyring
@@ -158,6 +159,18 @@ def directory_unavailable(context: str) -> EngineError:
 async def connect_alone(dsn: str, application_name: str) -> DirectoryConnection:
     """A connection outside the pool, for long use. Raises psycopg.Error."""
     return await DirectoryConnection.connect(dsn, **_arguments(application_name))
+
+
+@asynccontextmanager
+async def open_alone(dsn: str, application_name: str) -> AsyncIterator[DirectoryConnection]:
+    """A connection outside the pool, configured as those of the pool, for the length of the block."""
+    connection = await connect_alone(dsn, application_name)
+    try:
+        with cut_if_silent(connection.fileno(), _CHECK_TIMEOUT_S):
+            await _configure(connection)
+        yield connection
+    finally:
+        await connection.close()
 
 
 def _arguments(application_name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The permits of one organization in one process: its leases, its waiting requests, and what to report to Redis.
+"""The permits of one organization in one process: its leases, its waiting requests, and what to report to the ledger.
 
-A lease is a number of permits that are already debited in Redis and can be used until they expire. This module only
-counts; `permits.py` talks to Redis.
+A lease is a number of permits that are already debited in the ledger and can be used until they expire. This module
+only counts; `permits.py` talks to the ledger.
 """
 
 import asyncio
@@ -51,17 +51,17 @@ class PermitAccount:
         self.next_lease: tuple[int, float, int] | None = None
         # When this few permits are left, the next lease is requested.
         self.refill_at = -1
-        # How many permits were left in Redis at the last answer, and when more become available there.
+        # How many permits were left in the ledger at the last answer, and when more become available there.
         self.left = 0
         self.more_at_s = 0.0
         self.refused_until_s = 0.0
         self.waiting: deque[asyncio.Future[Permit]] = deque()
         self.is_asking = False
         self.needed = 0
-        # Permits used since the last request to Redis, and when that was.
+        # Permits used since the last request to the ledger, and when that was.
         self.used = 0
         self.asked_s = 0.0
-        # What this process granted in the last window, from any source, and how much of it Redis doesn't know yet.
+        # What this process granted in the last window, from any source, and how much of it the ledger doesn't know yet.
         self.ledger = Ledger(window)
         self.untold = 0
         self.returned: list[tuple[int, int]] = []
@@ -88,7 +88,7 @@ class PermitAccount:
         return Permit(False, 0, max(0.0, self.more_at_s - now_s))
 
     def drop_expired(self, now_s: float) -> None:
-        """Sets expired, unused permits aside, to be returned to Redis."""
+        """Sets expired, unused permits aside, to be returned to the ledger."""
         if self.held and now_s >= self.expires_s:
             self.returned.append((self.slot, self.held))
             self.held = 0
@@ -96,6 +96,14 @@ class PermitAccount:
             count, _, slot = self.next_lease
             self.returned.append((slot, count))
             self.next_lease = None
+
+    def drop_all(self) -> None:
+        """Sets all unused permits aside, and wants no more."""
+        self.expires_s, self.used = 0.0, 0
+        if self.next_lease is not None:
+            count, _, slot = self.next_lease
+            self.next_lease = (count, 0.0, slot)
+        self.drop_expired(0.0)
 
     def lease(self, permits: int, expires_s: float, slot: int) -> None:
         """Adds a lease. There is never a second one in advance, because only one is requested at a time."""
@@ -114,7 +122,7 @@ class PermitAccount:
         return not busy and now_s >= self.refused_until_s and not self.ledger.used(now_s)
 
     def ask(self, now_s: float) -> Ask:
-        """The next request to Redis. Everything pending counts as reported once this returns."""
+        """The next request to the ledger. Everything pending counts as reported once this returns."""
         self.drop_expired(now_s)
         self.needed = sum(not place.done() for place in self.waiting)
         # Permits older than a window no longer count.

@@ -1,4 +1,4 @@
-"""Opens the rate limiter, and runs the task that talks to Redis."""
+"""Opens the rate limiter, and runs the task that talks to the shared ledger: Redis, or the directory without it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,25 +6,47 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 
 from plainsql_server.core.observation import Observe
+from plainsql_server.core.share import Share
 from plainsql_server.core.tasks import end
+from plainsql_server.limits.ledger import LedgerKind, LedgerSource, PermitLedger
 from plainsql_server.limits.permits import MINUTE, Permits
 from plainsql_server.limits.window import Window
+
+_ALL = Fraction(1)
+# A process that stops does not wait longer to return what it leased. The rest counts until its window is over.
+_RETURN_LIMIT_S = 1.0
+
+
+def from_redis(url: str) -> LedgerSource:
+    """The Redis at `url` as the ledger."""
+
+    @asynccontextmanager
+    async def opened(window: Window) -> AsyncIterator[PermitLedger]:
+        # Loaded here because it takes a fifth of the start of a process, and not every service has a Redis.
+        from plainsql_server.limits.shared import SharedLedger  # noqa: PLC0415
+
+        async with SharedLedger.open(url, window) as shared:
+            yield shared
+
+    return LedgerSource(LedgerKind.REDIS, opened)
 
 
 @asynccontextmanager
 async def open_permits(
-    observe: Observe, url: str | None, share: Fraction, window: Window = MINUTE
+    observe: Observe, source: LedgerSource, share: Share, part: Fraction = _ALL, window: Window = MINUTE
 ) -> AsyncIterator[Permits]:
-    """Permits, for use inside the block; from the Redis at `url`, if one is configured."""
-    permits = Permits(observe, share, window)
-    if url is None:
-        yield permits
-        return
+    """Permits of the ledger, for use inside the block.
+
+    `part` is that of the plane, whose processes divide it by `share` while the ledger is unavailable.
+    """
+    permits = Permits(observe, share, part, window)
     tried = asyncio.Event()
-    keeping = asyncio.create_task(permits.keep_in_touch(url, tried))
-    # Try to connect before the first request. If Redis is unavailable, don't wait for it.
+    keeping = asyncio.create_task(permits.keep_in_touch(source, tried))
+    # Try to connect before the first request. If the ledger is unavailable, don't wait for it.
     await tried.wait()
     try:
         yield permits
+        permits.stop()
+        await asyncio.wait([keeping], timeout=_RETURN_LIMIT_S)
     finally:
         await end(keeping)

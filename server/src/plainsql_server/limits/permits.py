@@ -2,9 +2,9 @@
 
     permit = await permits.take(organization_id, limit)
 
-While Redis is available, permits are leased from it. For busy organizations they are leased in advance, so most
-requests find a permit in this process. While Redis is unavailable, each process enforces its share of the limit, and
-reports that it does. It never lets requests through unlimited.
+Permits are leased from the shared ledger: Redis, or the directory if no Redis is configured. For busy organizations
+they are leased in advance, so most requests find a permit in this process. While the ledger is unavailable, each
+process enforces its share of the limit, and reports that it does. It never lets requests through unlimited.
 """
 
 import asyncio
@@ -12,19 +12,17 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
+from plainsql_server.core.share import WHOLE, Share
 from plainsql_server.limits.account import Permit, PermitAccount
-from plainsql_server.limits.ledger import Granted, SharedLedgerLost
+from plainsql_server.limits.ledger import Granted, LedgerKind, LedgerSource, PermitLedger, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
-if TYPE_CHECKING:
-    from plainsql_server.limits.shared import SharedLedger
-
 MINUTE = Window(60_000)
+_ALL = Fraction(1)
 _RECONNECT_AFTER_S = 0.25
 
 
@@ -32,23 +30,25 @@ class PermitSource(StrEnum):
     """The source of permits."""
 
     ALONE = "alone"
-    """No Redis is configured: each process grants its share."""
+    """The ledger has not been asked yet: each process grants its share."""
     SHARED = "shared"
-    """Redis grants permits."""
+    """The ledger grants permits."""
     LOST = "lost"
-    """Redis is unavailable: each process grants its share."""
+    """The ledger is unavailable: each process grants its share."""
     WARMING = "warming"
     """Redis is back but lost its data: each process grants its share, until Redis has seen a whole window."""
 
 
 class Permits:
-    """The permits that this process grants: leased from Redis, or its `share` of each limit."""
+    """The permits that this process grants: leased from the ledger, or its share of its plane's part of each limit."""
 
     def __init__(
-        self, observe: Observe, share: Fraction, window: Window = MINUTE, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, observe: Observe, share: Share, part: Fraction = _ALL, window: Window = MINUTE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._observe = observe
         self._share = share
+        self._part = part
         self._window = window
         self._clock = clock
         self.accounts: dict[str, PermitAccount] = {}
@@ -57,6 +57,8 @@ class Permits:
         # Accounts with something to request or report, oldest first.
         self._asking: dict[PermitAccount, None] = {}
         self._there_is_work = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._kind = LedgerKind.REDIS
         self._known_run: str | None = None
         # Accounts with a lease, which may expire unused.
         self._leased: dict[PermitAccount, None] = {}
@@ -66,11 +68,11 @@ class Permits:
         self._given: dict[str, int] = {"shared": 0, "share": 0}
 
     async def take(self, organization_id: str, limit: int) -> Permit:
-        """A permit or a refusal. Waits for Redis, but only briefly. Cancelling it leaves the queue."""
+        """A permit or a refusal. Waits for the ledger, but only briefly. Cancelling it leaves the queue."""
         return self.take_now(organization_id, limit) or await self._take(organization_id, limit)
 
     def take_now(self, organization_id: str, limit: int) -> Permit | None:
-        """A permit if there is one without waiting for Redis; None otherwise, whether `take` refuses or grants one."""
+        """A permit if there is one without waiting; None otherwise, whether `take` refuses or grants one."""
         permit = self.take_held(organization_id)
         if permit is None and self.state is not PermitSource.SHARED:
             permit = self._take_of_share(self._account(organization_id, limit))
@@ -103,18 +105,18 @@ class Permits:
             self._ask(account)
         return await place
 
-    async def keep_in_touch(self, url: str, tried: asyncio.Event) -> None:
-        """Talks to the Redis at `url` until it is cancelled. Sets `tried` after the first attempt to connect."""
-        while True:
+    async def keep_in_touch(self, source: LedgerSource, tried: asyncio.Event) -> None:
+        """Talks to the ledger until `stop`. Sets `tried` after the first attempt to connect."""
+        self._kind = source.kind
+        while not self._stopping.is_set():
             try:
-                # Loaded here because it takes a fifth of the start of a process, and not every service has a Redis.
-                from plainsql_server.limits.shared import SharedLedger  # noqa: PLC0415
-
-                async with SharedLedger.open(url, self._window) as shared:
+                async with source.open(self._window) as shared:
                     await self._begin(shared)
                     tried.set()
-                    while True:
+                    while not self._stopping.is_set():
                         await self._settle(shared)
+                    await self._return_all(shared)
+                    return
             except SharedLedgerLost as error:
                 self._go_by_shares(str(error))
             except Exception as error:
@@ -123,17 +125,26 @@ class Permits:
             tried.set()
             await asyncio.sleep(_RECONNECT_AFTER_S)
 
+    def stop(self) -> None:
+        """Makes `keep_in_touch` return what is leased, and end."""
+        self._stopping.set()
+        self._there_is_work.set()
+
     async def check(self) -> None:
-        """Raises EngineError if Redis is configured but does not grant the permits."""
+        """Raises EngineError if the ledger does not grant the permits."""
         if self.state in (PermitSource.LOST, PermitSource.WARMING):
+            name = "Redis" if self._kind is LedgerKind.REDIS else "The directory"
             raise EngineError(
-                "degraded", "Redis does not decide rate limits at the moment; each process enforces its own share."
+                "degraded", f"{name} does not decide rate limits at the moment; each process enforces its own share."
             )
 
     def load(self) -> LimiterLoad:
         """The load, for the metrics."""
         is_degraded = self.state in (PermitSource.LOST, PermitSource.WARMING)
-        return LimiterLoad(is_degraded, self.round_trips, self._given["shared"], self._given["share"])
+        return LimiterLoad(
+            is_degraded, self.round_trips, {self._kind: self._given["shared"], "share": self._given["share"]},
+            processes=self._share.processes, share=round(self._share.held / WHOLE, 6),
+        )  # fmt: skip
 
     def _account(self, organization_id: str, limit: int) -> PermitAccount:
         account = self.accounts.get(organization_id)
@@ -150,7 +161,8 @@ class Permits:
 
     def _take_of_share(self, account: PermitAccount) -> Permit:
         now_s = self._clock()
-        share = max(1, int(account.limit * self._share))
+        # At least one, or an organization with a small limit could not use a service with many processes.
+        share = max(1, self._share.granting_part_of(int(account.limit * self._part)))
         left = share - account.ledger.used(now_s)
         if left > 0:
             account.ledger.add(1, now_s)
@@ -161,7 +173,7 @@ class Permits:
                 self._ask(account)
         return Permit(left > 0, max(0, left - 1), account.ledger.next_back_s(now_s))
 
-    async def _begin(self, shared: "SharedLedger") -> None:
+    async def _begin(self, shared: PermitLedger) -> None:
         if self._known_run not in (None, shared.run_id):
             # Redis was restarted and may have lost its data. The other processes must know that, too.
             await shared.begin_warming()
@@ -173,7 +185,7 @@ class Permits:
         if self.state is not PermitSource.WARMING:
             self._enter(PermitSource.SHARED)
 
-    async def _settle(self, shared: "SharedLedger") -> None:
+    async def _settle(self, shared: PermitLedger) -> None:
         """One cycle: waits for work or sweeps idle leases, then handles everything pending in one round trip."""
         try:
             async with asyncio.timeout(max(self._window.life_s, _RECONNECT_AFTER_S)):
@@ -186,7 +198,7 @@ class Permits:
         if self.state is PermitSource.WARMING and self._clock() >= self._warm_at_s:
             self._enter(PermitSource.SHARED)
 
-    async def _exchange(self, shared: "SharedLedger") -> None:
+    async def _exchange(self, shared: PermitLedger) -> None:
         self._there_is_work.clear()
         accounts, self._asking = list(self._asking), {}
         sent_s = self._clock()
@@ -194,8 +206,8 @@ class Permits:
         try:
             granted = await shared.settle(asks)
         except BaseException:
-            # It is unknown whether Redis received this. Report granted permits again, but don't return permits again:
-            # then an error never allows too many requests.
+            # It is unknown whether the ledger received this. Report granted permits again, but don't return permits
+            # again: then an error never allows too many requests.
             for account, ask in zip(accounts, asks, strict=True):
                 account.untold += ask.given
             self._asking = dict.fromkeys([*accounts, *self._asking])
@@ -221,8 +233,8 @@ class Permits:
     def _serve(self, account: PermitAccount, granted: Granted, sent_s: float) -> None:
         now_s = self._clock()
         if granted.granted and now_s >= sent_s + self._window.life_s:
-            # The answer is late, because Redis or this process stalled. If these permits were used now, they would stop
-            # counting too early.
+            # The answer is late, because the ledger or this process stalled. If these permits were used now, they would
+            # stop counting too early.
             account.returned.append((granted.slot, granted.granted))
             self._ask(account)
             return
@@ -243,7 +255,7 @@ class Permits:
             self._ask(account)
 
     def _refuse(self, account: PermitAccount) -> None:
-        # Refuse locally for a while, so that a flood of refused requests doesn't flood Redis.
+        # Refuse locally for a while, so that a flood of refused requests doesn't flood the ledger.
         now_s = self._clock()
         account.refused_until_s = min(account.more_at_s, now_s + self._window.life_s)
         while account.waiting:
@@ -279,6 +291,13 @@ class Permits:
             if account.returned:
                 self._ask(account)
 
+    async def _return_all(self, shared: PermitLedger) -> None:
+        """Returns every lease, because nobody uses it any more."""
+        for account in self._leased:
+            account.drop_all()
+            self._ask(account)
+        await self._exchange(shared)
+
     def _forget_the_idle(self) -> None:
         """Removes idle accounts, once per window."""
         now_s = self._clock()
@@ -288,5 +307,7 @@ class Permits:
 
     def _enter(self, state: PermitSource, context: str | None = None) -> None:
         if state is not self.state:
+            if self.state in (PermitSource.ALONE, PermitSource.SHARED):
+                self._share.begin_granting()
             self.state = state
             self._observe(LimiterChanged(now(), "limiter", state, context))

@@ -14,6 +14,7 @@ from plainsql_server.directory import cells as stored
 from plainsql_server.directory import counts
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.processes import members
 from plainsql_server.engine.admin.activity import view, watching
 from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import CellFacts, examine
@@ -54,12 +55,20 @@ async def cells(target: Target) -> AsyncIterator[Finding]:
             return
         if not any(cell.state is CellState.ACTIVE for cell in listed):
             yield broken("cells", "No cell accepts new databases.", "Add one with `plainsql-server cell add`.")
+        processes = await _processes(target, directory)
         for cell in listed:
-            for finding in await _cell(target, directory, cell):
+            for finding in await _cell(target, directory, cell, processes):
                 yield finding
 
 
-async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[Finding]:
+async def _processes(target: Target, directory: Directory) -> int:
+    """How many data plane processes divide the connections: those that run, or that this machine would start."""
+    async with directory.connection() as connection:
+        running = [member for member in await members(connection) if member.plane == "data"]
+    return max(len(running), target.settings.workers)
+
+
+async def _cell(target: Target, directory: Directory, cell: CellRecord, processes: int) -> list[Finding]:
     check = f"cell {cell.name}"
     try:
         async with watching(cell.conninfo, cell.admin_role) as connection:
@@ -70,7 +79,8 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord) -> list[
     except ServiceError as error:
         why = " ".join((error.internal_context or error.message).split())
         return [broken(check, f"The cell cannot be reached as {cell.admin_role}: {why}", _fix(why))]
-    findings = [clocks, *_fitness(check, facts), *_guard(check, facts), *_capacity(check, facts, target.settings)]
+    findings = [clocks, *_fitness(check, facts), *_guard(check, facts)]
+    findings += _capacity(check, facts, target.settings, processes)
     findings += [*size(check, facts), *_extensions(check, facts)]
     findings += [*standbys(check, cell.conninfo, seen), *hidden(check, cell.conninfo, facts)]
     findings += [*_durability(check, facts), *await _databases(check, directory, cell, facts)]
@@ -146,10 +156,9 @@ def _guard(check: str, facts: CellFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _connections(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]:
+def _connections(check: str, facts: CellFacts, settings: Settings, processes: int) -> Iterator[Finding]:
     reserved = facts.number("superuser_reserved_connections")
     allowed = facts.number("max_connections") - reserved
-    processes = settings.nodes * settings.workers
     if settings.cell_max_connections is None:
         share = share_of(allowed + reserved, processes)
         if share >= FIRST_CONNECTIONS:
@@ -173,8 +182,8 @@ def _connections(check: str, facts: CellFacts, settings: Settings) -> Iterator[F
         yield good(check, f"It allows {allowed} connections; up to {needed} may be needed.")
 
 
-def _capacity(check: str, facts: CellFacts, settings: Settings) -> Iterator[Finding]:
-    yield from _connections(check, facts, settings)
+def _capacity(check: str, facts: CellFacts, settings: Settings, processes: int) -> Iterator[Finding]:
+    yield from _connections(check, facts, settings, processes)
     if facts.number("max_prepared_transactions") == 0:
         yield warning(
             check, "max_prepared_transactions is 0, so transactions can't span databases.",

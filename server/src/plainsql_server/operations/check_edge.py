@@ -1,4 +1,4 @@
-"""Doctor's checks of the planes and the alias at their public URLs, and of the Redis for rate limits.
+"""Doctor's checks of the planes and the alias at their public URLs, of their processes, and of the limiter's Redis.
 
 A plane that does not respond may not be started yet, so that is a warning. A plane that gives a wrong answer is broken.
 """
@@ -9,6 +9,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from plainsql_server import VERSION
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.share import WHOLE
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.processes import Member, members
 from plainsql_server.operations.asking import AskingError, HttpAnswer, get
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import PREFIX
@@ -96,14 +100,52 @@ def _unheard_alias(url: str, error: AskingError) -> Finding:
     return broken("alias", f"The alias does not respond at {url}: {error}.", fix)
 
 
+async def processes(target: Target) -> AsyncIterator[Finding]:
+    """Check that each process that is listed in the directory has its share of the limits."""
+    listed = await _listed(target)
+    for plane in ("data", "control"):
+        own = [member for member in listed if member.plane == plane]
+        if not own:
+            continue
+        target_share = WHOLE // len(own)
+        short = [member for member in own if member.share < target_share]
+        if not short:
+            number = f"{len(own)} {plane} plane process{'es run' if len(own) > 1 else ' runs'}"
+            yield good("processes", f"{number}, with {_percent(target_share)} of the limits for each.")
+        for member in short:
+            found = f"process {member.pid} on {member.host} has {_percent(member.share)} of the limits"
+            yield warning(
+                "processes", f"The {plane} plane's {found}, not {_percent(target_share)}.",
+                "Wait some seconds, until the others have given up theirs, and run `doctor` again. If it stays so, see"
+                " `list of processes` in their logs.",
+            )  # fmt: skip
+
+
+def _percent(share: int) -> str:
+    return f"{100 * share / WHOLE:.1f} %"
+
+
+async def _listed(target: Target) -> list[Member]:
+    """The live processes; none if the directory can't say, which is a finding of another check."""
+    try:
+        async with (
+            Directory.open(target.settings.directory_dsn, max_connections=1) as directory,
+            directory.connection() as connection,
+        ):
+            return await members(connection)
+    except ServiceError:
+        return []
+
+
 async def redis(target: Target) -> AsyncIterator[Finding]:
     """Check that all processes can share rate limits."""
     settings = target.settings
     if settings.redis_url is None:
-        processes = settings.nodes * settings.workers
-        if processes > 1:
+        running = sum(member.plane == "data" for member in await _listed(target))
+        number = max(running, settings.workers)
+        if number > 1:
             yield warning(
-                "redis", f"{processes} data plane processes divide the rate limits among themselves, without Redis.",
+                "redis", f"{number} data plane processes count requests in the directory, without Redis.",
                 "Set PLAINSQL_REDIS_URL to one Redis that all of them share.",
             )  # fmt: skip
         return

@@ -12,7 +12,7 @@ from plainsql_server.core.observation import describe_for_operators
 from plainsql_server.operations.check_cells import cells
 from plainsql_server.operations.check_certificates import certificates
 from plainsql_server.operations.check_directory import directory
-from plainsql_server.operations.check_edge import alias, planes, redis
+from plainsql_server.operations.check_edge import alias, planes, processes, redis
 from plainsql_server.operations.check_machine import files, limits, ports, programs
 from plainsql_server.operations.findings import Check, Finding, Target, broken
 from plainsql_server.operations.rights.check_rights import rights
@@ -20,8 +20,8 @@ from plainsql_server.operations.rights.check_secrets import sealed_secrets
 from plainsql_server.operations.upkeep.check_backups import backups
 
 CHECKS: tuple[Check, ...] = (
-    files, certificates, limits, programs, directory, rights, sealed_secrets, cells, backups, redis, ports, planes,
-    alias,
+    files, certificates, limits, programs, directory, rights, sealed_secrets, cells, backups, redis, processes, ports,
+    planes, alias,
 )  # fmt: skip
 
 

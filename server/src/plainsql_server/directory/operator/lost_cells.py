@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from plainsql_server.core.actor import Actor
+from plainsql_server.core.share import UNSEEN_S
 from plainsql_server.directory import audit
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.processes import UNSEEN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ async def look_at(
     statement = """
         SELECT lost_since, extract(epoch FROM now() - lost_since)::float AS lost_s,
                (SELECT count(*) FROM data_processes
-                WHERE seen_at > now() - %(unseen_s)s * interval '1 s'
+                WHERE plane = 'data' AND seen_at > now() - %(unseen_s)s * interval '1 s'
                   AND seen_at < cells.lost_since + %(known_after_s)s * interval '1 s')::int AS behind,
                EXISTS (SELECT FROM audit WHERE organization_id = %(organization_id)s
                        AND action = 'organization.set_tier'

@@ -11,6 +11,7 @@ from plainsql_server.directory.connection import Directory
 # In the order of their references.
 _ROWS = [
     "DELETE FROM usage WHERE organization_id = %s",
+    "DELETE FROM permits WHERE organization_id = %s",
     "DELETE FROM sessions WHERE organization_id = %s",
     "DELETE FROM api_keys WHERE organization_id = %s",
     "DELETE FROM spanning_transactions WHERE organization_id = %s",

@@ -6,7 +6,8 @@ here; a test compares the lists with the schema.
 
 - The data plane reads. It writes its usage, the list of processes and its entry in the audit log through functions that
   check what they are given, because its login is on every node. It writes the records of spanning transactions itself.
-- The control plane manages keys, sessions and databases. It adds to the audit log, and can't change what is there.
+- The control plane manages keys, sessions and databases. It adds to the audit log, and can't change what is there. It
+  lists its processes as the data plane does.
 - Operators may change everything but the audit log and the version of the schema. In the audit log, they may clear the
   details of an organization that they purge.
 """
@@ -48,6 +49,7 @@ TABLES: dict[str, dict[Role, str]] = {
     "moves": {Role.DATA: _READ, Role.CONTROL: "SELECT, UPDATE", Role.OPERATOR: _ALL},
     "backups": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "data_processes": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
+    "permits": {Role.OPERATOR: _ALL},
 }
 
 # `backup --directory` reads them.
@@ -58,8 +60,13 @@ FUNCTIONS: dict[str, frozenset[Role]] = {
     "note_keys_used(text[], timestamptz)": frozenset(Role),
     "note_code(text)": frozenset(Role),
     "note_reset(text, text, text, text, text)": frozenset(Role),
+    # Of the version before.
     "join_processes(text, text, integer, text, boolean)": frozenset([Role.DATA, Role.OPERATOR]),
     "leave_processes(text)": frozenset([Role.DATA, Role.OPERATOR]),
+    "renew_process(text, text, integer, text, text, text, bigint, integer, text[])": frozenset(Role),
+    "leave_process(text, text)": frozenset(Role),
+    "grant_permits(integer, integer, text[], integer[], integer[], integer[], integer[], integer[], bigint[], "
+    "integer[])": frozenset(Role),
     "delete_old_audit(integer)": frozenset([Role.CONTROL, Role.OPERATOR]),
     "clear_audit(text)": frozenset([Role.OPERATOR]),
     # Triggers call them, for which nobody needs the right.

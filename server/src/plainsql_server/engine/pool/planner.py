@@ -109,6 +109,11 @@ class Planner:
         # When each opening that is under way began; the oldest first.
         self._openings: dict[object, float] = {}
 
+    @property
+    def in_use(self) -> int:
+        """How many connections are open, are being opened, or may be opened by who has a slot."""
+        return max(self.granted, self.open_count + len(self._openings))
+
     def join(self, demand: Demand) -> None:
         """Adds a database."""
         self.demands.add(demand)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from plainsql_server.core.clock import Deadline, now
 from plainsql_server.core.errors import EngineError, LimitError, ServiceError, described
 from plainsql_server.core.observation import FailureObserved
+from plainsql_server.core.share import WHOLE
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.cleaning import clean
 from plainsql_server.engine.connection.connection import Connection
@@ -251,12 +252,12 @@ class Pool:
 
     def limit(self, organization_limit: int) -> None:
         """Sets how many leases the organization may hold across all nodes."""
-        # Each process gets an equal share, at least one, so the sum stays within the limit.
-        self.admission.limit(self.queue, max(1, organization_limit // self.cell.processes))
+        # Each process gets its share, at least one, so the sum stays within the limit.
+        self.admission.limit(self.queue, max(1, organization_limit * self.cell.held // WHOLE))
 
     def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamSlot":
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""
-        self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit // self.cell.processes // 2))
+        self.cell.stream_admission.limit(self.stream_queue, max(1, organization_limit * self.cell.held // WHOLE // 2))
         return StreamSlot(self, deadline)
 
     async def acquire(self, deadline: Deadline) -> None:

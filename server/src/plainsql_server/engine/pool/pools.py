@@ -12,11 +12,13 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeVar
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError, described
 from plainsql_server.core.observation import CellLoad, FailureObserved, Observe
+from plainsql_server.core.share import Share
 from plainsql_server.core.tasks import end
 from plainsql_server.engine.connection.queries import values_and_close
 from plainsql_server.engine.pool.address import Address
@@ -27,7 +29,7 @@ from plainsql_server.engine.pool.planner import Demand, Planner
 from plainsql_server.engine.pool.planning import Planning
 from plainsql_server.engine.pool.pool import Pool
 from plainsql_server.engine.pool.reservation import Reservations
-from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, Share
+from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, connections_of, parts_of
 
 # An idle backend costs the cell about 2 MB, opening one 5 to 11 ms of its processors and ours.
 _IDLE_LIFE_S = 60.0
@@ -44,7 +46,9 @@ _T = TypeVar("_T")
 class CellPools:
     """The pools of one cell, which share its connection limit and its admission queue."""
 
-    def __init__(self, address: Address, limits: "PoolLimits", connect_timeout_ms: int, observe: Observe) -> None:
+    def __init__(
+        self, address: Address, limits: "PoolLimits", share: Share, connect_timeout_ms: int, observe: Observe
+    ) -> None:
         self._name = address.cell_name
         self.probes = probes(address.cell_conninfo)
         self.leader = Leader(self.probes)
@@ -59,7 +63,9 @@ class CellPools:
         # do not read leave some for other requests.
         self.stream_admission = AdmissionQueue(max(1, running // 2), limits.cell_waiting)
         self.pool_limit = limits.pool_connections
-        self.processes = limits.processes
+        self._share = share
+        # Read by each request, so without looking at the clock.
+        self.held = share.held
         self.connect_timeout_ms = connect_timeout_ms
         self.observe = observe
         # The cell's max_connections, if this process divides them with others.
@@ -90,7 +96,7 @@ class CellPools:
         self.admission.serve()
         self.stream_admission.serve()
 
-    async def watch_limit(self, share: Share) -> None:
+    async def watch_limit(self) -> None:
         """Asks now and then how many connections the cell allows, and takes its share of them, until cancelled."""
         while True:
             try:
@@ -98,7 +104,7 @@ class CellPools:
                 async with asyncio.timeout(_ASK_TIMEOUT_S):
                     ((allowed,),) = await values_and_close(connection, _ALLOWED, b"max_connections")
                 self._allowed = int(allowed)
-                self.take_share(share)
+                self.take_share()
                 pause_s = _ASK_EVERY_S
             except (EngineError, TimeoutError):
                 # Requests to this cell fail, too, and are reported. Until it answers, the last limit stays.
@@ -110,10 +116,15 @@ class CellPools:
                 pause_s = _ASK_AGAIN_S
             await asyncio.sleep(pause_s)
 
-    def take_share(self, share: Share) -> None:
-        """Changes the limit to this process' share of the connections that the cell allows, if that is known."""
+    def take_share(self) -> None:
+        """Changes the limits to this process' share: of organizations' statements, and of the cell's connections."""
+        self.held = self._share.held
         if self._allowed is not None:
-            self.resize(share.of(self._allowed))
+            self.resize(connections_of(self._allowed, self._share))
+
+    def in_use(self) -> int:
+        """The parts of WHOLE that the connections are, if they are divided: open ones, and those that may be opened."""
+        return 0 if self._allowed is None else parts_of(self._allowed, self.planner.in_use, self._share.processes)
 
     def _close_one(self, demand: Demand) -> None:
         self._by_demand[demand].close_longest_idle()
@@ -165,42 +176,46 @@ class CellPools:
 class PoolLimits:
     """The limits of one process: connections per pool and per cell, and waiting and running requests per cell.
 
-    `processes` is the number of processes among which an organization's limit is divided. Without `cell_connections`,
-    a process has its share of what the cell allows.
+    Without `cell_connections`, a process has its share of what the cell allows.
     """
 
     pool_connections: int
     cell_connections: int | None
     cell_waiting: int
-    processes: int = 1
     cell_running: int = 64
 
 
 class Pools:
     """All pools of this process. Each is created on first use."""
 
-    def __init__(self, limits: PoolLimits, connect_timeout_ms: int, observe: Observe) -> None:
+    def __init__(
+        self, limits: PoolLimits, connect_timeout_ms: int, observe: Observe, share: Share | None = None
+    ) -> None:
+        """Of the limits that processes divide, this one has its `share`: all, if it is not given."""
         self._limits = limits
         self._connect_timeout_ms = connect_timeout_ms
         self._observe = observe
         self._cells: dict[str, CellPools] = {}
-        self._share = Share(limits.processes)
+        self._share = share or Share.fixed(Fraction(1))
 
     def for_address(self, address: Address, organization_id: str) -> Pool:
         """The pool for an address. An address belongs to one organization."""
         cell = self._cells.get(address.cell_conninfo)
         if cell is None:
-            cell = CellPools(address, self._limits, self._connect_timeout_ms, self._observe)
+            cell = CellPools(address, self._limits, self._share, self._connect_timeout_ms, self._observe)
             self._cells[address.cell_conninfo] = cell
             if self._limits.cell_connections is None:
-                cell.outlive(cell.watch_limit(self._share))
+                cell.outlive(cell.watch_limit())
         return cell.pool(address, organization_id)
 
-    def share_with(self, processes: int) -> None:
-        """Divides the connections of each cell among so many processes. Called each time this one is counted."""
-        self._share.count(processes)
+    def take_share(self) -> None:
+        """Keeps to the share that this process has now. Call it when that may have changed."""
         for cell in self._cells.values():
-            cell.take_share(self._share)
+            cell.take_share()
+
+    def in_use(self) -> int:
+        """The parts of WHOLE that the connections to some cell are. They may be more than the share for a while."""
+        return max((cell.in_use() for cell in self._cells.values()), default=0)
 
     async def sweep(self) -> None:
         """Closes idle connections periodically, until cancelled at shutdown."""

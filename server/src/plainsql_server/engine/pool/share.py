@@ -1,51 +1,40 @@
 """How many of a cell's connections a process may have open.
 
-    share = Share(processes=2)             # as configured
-    share.count(processes=2)               # as counted, at each renewal of this process in the directory
-    share.of(max_connections=1_596)        # 768
+    connections_of(max_connections=1_596, share=share)     # 768 for one of two processes
+    parts_of(max_connections=1_596, connections=768, processes=2)    # and the other way: half of WHOLE
 
-The processes divide what the cell allows, without what the service's own work and its operators need. They learn at
-different times how many they are, and must not exceed the limit meanwhile. So a process takes less at once, and more
-only when the number has stayed the same for some renewals.
+The processes divide what the cell allows, without what the service's own work and its operators need. `core/share.py`
+says which part this process holds. Some connections are guaranteed to each process, whatever its share.
 """
+
+from plainsql_server.core.share import WHOLE, Share
 
 # For the service's own statements, provisioning, backups and operators. Includes those reserved for superusers.
 OTHER_CONNECTIONS = 60
 # With fewer, a process could not serve several organizations at once.
 _FEWEST = 8
-# What a process has until the others know that they have to give up its share. Two that join at once find as many in
-# what the shares leave, while the others still use all of theirs.
+# What a process has until the others have given up its share. Two that join at once find as many in what the shares
+# leave, while the others still use all of theirs.
 FIRST_CONNECTIONS = OTHER_CONNECTIONS // 2
-# By then, each process has renewed its entry, and one that has left has closed its connections.
-_RENEWALS_TO_SETTLE = 3
 
 
 def share_of(max_connections: int, processes: int) -> int:
-    """The share of one of so many processes in a cell that allows `max_connections`."""
+    """The equal share of one of so many processes in a cell that allows `max_connections`."""
     return max(_FEWEST, (max_connections - OTHER_CONNECTIONS) // processes)
 
 
-class Share:
-    """The share of this process, as the number of processes changes."""
+def guaranteed(max_connections: int, processes: int) -> int:
+    """What each of so many processes may have without a share."""
+    return min(FIRST_CONNECTIONS, share_of(max_connections, processes))
 
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
-        self._counted = 0
-        self._renewals = 0
-        self._has_settled = False
 
-    def count(self, processes: int) -> None:
-        """Notes how many processes there are now, this one included."""
-        is_first = self._counted == 0
-        self._renewals = self._renewals + 1 if processes == self._counted else 1
-        self._counted = processes
-        is_stable = self._renewals >= _RENEWALS_TO_SETTLE
-        if is_first or is_stable or processes > self._processes:
-            self._processes = processes
-        # A process that is alone has no other to wait for; but the others may be late to renew their entries.
-        self._has_settled |= is_stable or (processes == 1 and self._renewals > 1)
+def connections_of(max_connections: int, share: Share) -> int:
+    """The connections that this process may have now."""
+    return max(guaranteed(max_connections, share.processes), share.part_of(max_connections - OTHER_CONNECTIONS))
 
-    def of(self, max_connections: int) -> int:
-        """The connections that this process may have to a cell that allows so many."""
-        share = share_of(max_connections, self._processes)
-        return share if self._has_settled else min(share, FIRST_CONNECTIONS)
+
+def parts_of(max_connections: int, connections: int, processes: int) -> int:
+    """The parts of WHOLE that so many connections of one of so many processes are: none if they are guaranteed."""
+    if connections <= guaranteed(max_connections, processes):
+        return 0
+    return min(WHOLE, -(-connections * WHOLE // max(1, max_connections - OTHER_CONNECTIONS)))

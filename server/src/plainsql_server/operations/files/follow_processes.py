@@ -23,7 +23,7 @@ from plainsql_server.operations.files.alias import is_address
 _EVERY_S = 1.0
 _RELOAD_LIMIT_S = 30.0
 # For how many looks processes are kept that vanished from the list with most others: until each has renewed its entry.
-_LOOKS_TO_KEEP = int(processes.RENEW_S / _EVERY_S) + 2
+_LOOKS_TO_KEEP = int(processes.RENEWED_WITHIN_S / _EVERY_S) + 2
 
 
 class ReloadError(Exception):

@@ -7,7 +7,7 @@ import sys
 # In a process of its own: nothing that is frozen is ever collected.
 _SPARED = """
 import gc
-from plainsql_server.core.garbage import spare_requests
+from plainsql_server.garbage import spare_requests
 before = [[] for _ in range(10_000)]
 full = gc.get_threshold()[2]
 spare_requests()

@@ -1,0 +1,64 @@
+"""The shared ledger in the directory, for services without Redis.
+
+`directory/permits.py` asks the directory; this module makes a ledger of it, as `shared.py` does of Redis.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+from plainsql_server.core.errors import ServiceError
+from plainsql_server.limits.ledger import Ask, Granted, LedgerKind, LedgerSource, PermitLedger, SharedLedgerLost
+from plainsql_server.limits.window import Window
+
+# How often an unused connection is checked.
+_PING_EVERY_S = 5.0
+_NOT_WARMING_MS = -1
+
+
+class PermitCounter(Protocol):
+    """What counts in the directory: `directory/permits.py`."""
+
+    async def grant(self, slot_ms: int, counted_slots: int, asks: Sequence[Ask]) -> list[tuple[int, int, int, int]]: ...
+
+    async def ping(self) -> None: ...
+
+
+class CountedLedger:
+    """A connection to the directory."""
+
+    # A directory keeps its data, so it never warms up.
+    run_id = "directory"
+
+    def __init__(self, counter: PermitCounter, window: Window) -> None:
+        self._counter = counter
+        self._window = window
+        self._asked_s = time.monotonic()
+
+    async def begin_warming(self) -> None:
+        """Never called, because `run_id` stays."""
+
+    async def settle(self, asks: Sequence[Ask]) -> list[Granted]:
+        if not asks:
+            if time.monotonic() >= self._asked_s + _PING_EVERY_S:
+                self._asked_s = time.monotonic()
+                await self._counter.ping()
+            return []
+        self._asked_s = time.monotonic()
+        answers = await self._counter.grant(self._window.slot_ms, self._window.counted_slots, asks)
+        return [Granted(*answer, _NOT_WARMING_MS) for answer in answers]
+
+
+def from_directory(open_counter: Callable[[], AbstractAsyncContextManager[PermitCounter]]) -> LedgerSource:
+    """The directory as the ledger."""
+
+    @asynccontextmanager
+    async def opened(window: Window) -> AsyncIterator[PermitLedger]:
+        try:
+            async with open_counter() as counter:
+                yield CountedLedger(counter, window)
+        except ServiceError as error:
+            raise SharedLedgerLost(error.internal_context or error.message) from error
+
+    return LedgerSource(LedgerKind.DIRECTORY, opened)
