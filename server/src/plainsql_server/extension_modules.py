@@ -13,9 +13,9 @@ from importlib.util import find_spec
 MODULES = (
     "engine.encoding.row_writer", "lane.answer", "lane.buffer", "lane.caller", "lane.callers",
     "lane.engine.arrival", "lane.engine.exchange", "lane.engine.libpq", "lane.engine.step", "lane.intake",
-    "lane.known_head", "lane.lane", "lane.permit", "lane.plans.frame", "lane.plans.plan", "lane.plans.text_plan",
-    "lane.plans.transaction_plan", "lane.reasons", "lane.report", "lane.request_ids", "lane.route", "lane.track",
-    "lane.transaction_answer", "lane.wire",
+    "lane.known_head", "lane.lane", "lane.permit", "lane.plans.frame", "lane.plans.plan", "lane.plans.sql_plan",
+    "lane.plans.text_plan", "lane.plans.transaction_plan", "lane.reasons", "lane.report", "lane.request_ids",
+    "lane.route", "lane.sql_answer", "lane.track", "lane.transaction_answer", "lane.wire",
 )  # fmt: skip
 
 # Whether this installation has them.

@@ -13,7 +13,7 @@ from typing import Any
 
 from plainsql_server.assembly import Observer, build_data_application
 from plainsql_server.settings import Settings
-from server.tests.end_to_end.wires import Wire, same
+from server.tests.end_to_end.wires import SqlWire, Wire, same
 from server.tests.http_server import port_of, started
 from server.tests.load import Node, running_node
 from server.tests.sealing import keys_of
@@ -37,6 +37,17 @@ def nodes_of_all_modes(service: Service) -> Iterator[dict[str, Node]]:
 def wires_of(nodes: dict[str, Node], key: str, head: str, path: str = "/v1/query") -> Iterator[dict[str, Wire]]:
     """A connection to each node."""
     opened = {mode: Wire(node.port, key, head, path) for mode, node in nodes.items()}
+    try:
+        yield opened
+    finally:
+        for wire in opened.values():
+            wire.close()
+
+
+@contextmanager
+def sql_wires_of(nodes: dict[str, Node], key: str, database: str, head: str = "") -> Iterator[dict[str, Wire]]:
+    """A connection to each node, on which requests come as from the Neon driver."""
+    opened: dict[str, Wire] = {mode: SqlWire(node.port, key, head, database=database) for mode, node in nodes.items()}
     try:
         yield opened
     finally:

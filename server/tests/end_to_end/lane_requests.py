@@ -95,6 +95,15 @@ STYLES: tuple[tuple[str, ...], ...] = (
     ("Host: x", "X-Request-Id: not an id", "{key}", "{length}", "{database}", "Connection: keep-alive",
      "X-Long: " + "l" * 900),
 )  # fmt: skip
+# The same for the route of the Neon driver, with a connection string or without.
+SQL_STYLES: tuple[tuple[str, ...], ...] = (
+    ("Host: x", "{string}", "Neon-Raw-Text-Output: true", "Neon-Array-Mode: true", "{length}"),
+    ("{length}", "host: x", "{string}", "content-type: text/plain;charset=UTF-8", "accept: */*"),
+    ("Host: x", "{key}", "{database}", "neon-array-mode: true", "{length}", "X-Request-Id: req_abcdefgh{i}"),
+    ("Host: x", "{string}?sslmode=require", "Neon-Raw-Text-Output: true", "Origin: https://x.example", "{length}"),
+    ("Host: x", "Neon-Array-Mode: false", "{length}", "{string}", "Neon-Batch-Isolation-Level: Serializable"),
+    ("Host: x", "{string}", "X-Request-Id: not an id", "Neon-Raw-Text-Output: TRUE", "{length}", "X-Database: other"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,16 +127,19 @@ class Requests:
     def next(self) -> Sent:
         random = self._random
         connection = random.randrange(len(STYLES))
-        lines = STYLES[connection] if random.random() < 0.97 else random.choice(STYLES)
+        path, body = self._path_and_body()
+        styles = SQL_STYLES if path == "/sql" else STYLES
+        lines = styles[connection] if random.random() < 0.97 else random.choice(styles)
         lines = tuple(line.replace("{i}", str(random.randrange(10))) for line in lines)
         cuts = tuple(sorted(random.random() for _ in range(random.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 2)))))
-        path, body = self._path_and_body()
         return Sent(connection, path, lines, body, cuts, is_chunked=random.random() < 0.01)
 
     def _path_and_body(self) -> tuple[str, bytes]:
         kind = self._random.random()
-        if kind < 0.7:
+        if kind < 0.45:
             return "/v1/query", self._query()
+        if kind < 0.7:
+            return "/sql", self._for_neon()
         if kind < 0.75:
             return "/query", self._single(SINGLE).encode("utf-8", "surrogatepass")
         return "/v1/transaction", self._transaction()
@@ -140,12 +152,13 @@ class Requests:
             members.append(random.choice((("read_only", "true"), ("max_rows", "5"), ("row_format", '"array"'))))
         return self._object(members)
 
-    def _statement(self) -> str:
+    def _statement(self, name: str = "sql") -> str:
         random = self._random
         if random.random() < 0.85:
             sql, wanted = random.choice([each for each in REPEATED if leaves_sequences_alone(each[0])])
-            return f'{{"sql": {self._string(sql, 0)}, "params": {self._params(wanted)}}}'
-        return self._string(self._single([each for each in SINGLE if leaves_sequences_alone(each)]), 0.05)
+            return f'{{"{name}": {self._string(sql, 0)}, "params": {self._params(wanted)}}}'
+        text = self._string(self._single([each for each in SINGLE if leaves_sequences_alone(each)]), 0.05)
+        return text if name == "sql" else f'{{"{name}": {text}}}'
 
     def _single(self, texts: Sequence[str]) -> str:
         return self._random.choice(texts).format(i=self._random.randrange(300), s=self._random.randrange(80))
@@ -168,6 +181,37 @@ class Requests:
             random.shuffle(members)
         if random.random() < 0.02:
             members.append(random.choice(members))
+        return self._object(members)
+
+    def _for_neon(self) -> bytes:
+        random = self._random
+        if random.random() < 0.1:
+            statements = [self._statement("query") for _ in range(random.choice((0, 1, 2, 3)))]
+            return self._object([("queries", f"[{', '.join(statements)}]")])
+        if random.random() < 0.7:
+            sql, wanted = random.choice(REPEATED)
+        elif random.random() < 0.6:
+            sql, wanted = f"select $1::{random.choice(TYPES)} as v", "a"
+        else:
+            sql, wanted = self._single(SINGLE if random.random() < 0.9 else CODED), ""
+        members = [("query", self._string(sql, 0.02)), ("params", self._params(wanted))]
+        if random.random() < 0.15:
+            members.append(
+                random.choice(
+                    (
+                        ("arrayMode", "true"),
+                        ("arrayMode", "false"),
+                        ("arrayMode", "null"),
+                        ("arrayMode", "1"),
+                        ("unknown", "[1]"),
+                        ("queries", "null"),
+                        ("queries", "[]"),
+                        ("params", self._params(wanted)),
+                    )
+                )
+            )
+        if random.random() < 0.1:
+            random.shuffle(members)
         return self._object(members)
 
     def _options(self) -> list[tuple[str, str]]:

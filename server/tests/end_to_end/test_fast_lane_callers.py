@@ -19,8 +19,8 @@ from plainsql_server.dev.ports import free_port
 from server.tests import plain_http
 from server.tests.alias import running_alias
 from server.tests.end_to_end.control import answer, new_key
-from server.tests.end_to_end.fast_lane import MODES, logged, wires_of
-from server.tests.end_to_end.wires import Wire, counted, kept_by_lane, same
+from server.tests.end_to_end.fast_lane import MODES, logged, sql_wires_of, wires_of
+from server.tests.end_to_end.wires import SqlWire, Wire, counted, kept_by_lane, same
 from server.tests.load import Activity, Node, running_node, size
 from server.tests.processes import wait_for
 from server.tests.service import Service
@@ -48,7 +48,10 @@ class Sender:
 
     def query(self, wire: Wire, body: dict[str, Any] | bytes) -> tuple[bytes, bytes]:
         """The answer to a request on a connection that others use, too."""
-        wire.key, wire.head = self.key, self.head()
+        if isinstance(wire, SqlWire):
+            wire.key, wire.database = self.key, self.database or ""
+        else:
+            wire.key, wire.head = self.key, self.head()
         return wire.query(body)
 
 
@@ -125,6 +128,26 @@ def test_all_callers_get_the_answers_that_the_ordinary_path_gives(
                     assert answers[mode] == answers["off"], (mode, sender, body)
 
 
+def test_all_callers_of_the_neon_driver_get_the_answers_that_the_ordinary_path_gives(
+    nodes: dict[str, Node], senders: list[Sender], others: list[Sender]
+) -> None:
+    order = random.Random(6)
+    with sql_wires_of(nodes, "", "") as wires:
+        for number in range(ROUNDS):
+            sent = [
+                (sender, body)
+                for sender in (*senders, *others)
+                for body in ({"query": WHO, "params": [number]}, {"query": "select place from who"})
+            ]
+            order.shuffle(sent)
+            for sender, body in sent:
+                answers = {mode: same(sender.query(wire, body)) for mode, wire in wires.items()}
+                for mode in MODES[1:]:
+                    assert answers[mode] == answers["off"], (mode, sender, body)
+                if sender.place is not None and "\r" not in sender.key and sender.key[0] != " ":
+                    assert f'"place":"{sender.place}"'.encode() in answers["on"][1], sender
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_each_caller_gets_its_own_rows_and_is_logged_as_itself(
     service: Service, senders: list[Sender], others: list[Sender], mode: str
@@ -161,13 +184,16 @@ def lane_node(service: Service, **settings: object) -> Iterator[tuple[Node, int]
         yield node, port
 
 
-def test_the_lane_answers_all_callers_on_one_connection(service: Service, senders: list[Sender]) -> None:
-    with lane_node(service) as (node, metrics_port), closing(Wire(node.port, "")) as wire:
+@pytest.mark.parametrize(("kind", "name"), [(Wire, "sql"), (SqlWire, "query")])
+def test_the_lane_answers_all_callers_on_one_connection(
+    service: Service, senders: list[Sender], kind: type[Wire], name: str
+) -> None:
+    with lane_node(service) as (node, metrics_port), closing(kind(node.port, "")) as wire:
         counts = []
         for number in range(ROUNDS):
             before = kept_by_lane(counted(metrics_port))
             for sender in senders:
-                rows = json.loads(sender.query(wire, {"sql": WHO, "params": [number]})[1])["rows"]
+                rows = json.loads(sender.query(wire, {name: WHO, "params": [number]})[1])["rows"]
                 assert rows == [{"place": sender.place, "same": True, "n": number}]
             counts.append((kept_by_lane(counted(metrics_port)) - before) / len(senders))
     print(f"the lane answered, by round: {', '.join(f'{count:.2f}' for count in counts)}")
@@ -215,16 +241,20 @@ def test_the_lane_answers_the_callers_behind_the_alias(service: Service, senders
     assert sum(shares[1:]) / len(shares[1:]) >= 0.9
 
 
-def test_a_revoked_key_is_refused_on_a_connection_that_others_use_on(service: Service, owners: dict[str, str]) -> None:
+@pytest.mark.parametrize(("kind", "name", "status"), [(Wire, "sql", b"401"), (SqlWire, "query", b"400")])
+def test_a_revoked_key_is_refused_on_a_connection_that_others_use_on(
+    service: Service, owners: dict[str, str], kind: type[Wire], name: str, status: bytes
+) -> None:
     """The lane knows the key on the connection, and from another one; and the other callers stay on the lane."""
     other = Sender(owners["callers-a"], None)
-    body = {"sql": "select $1::int as n", "params": [1]}
+    body = {name: "select $1::int as n", "params": [1]}
 
     def is_refused(sender: Sender, wire: Wire) -> bool:
-        return sender.query(wire, body)[0].startswith(b"HTTP/1.1 401")
+        head, answered = sender.query(wire, body)
+        return head.startswith(b"HTTP/1.1 " + status) and b'"code":"unauthenticated"' in answered
 
     with lane_node(service) as (node, metrics_port):
-        wires = [Wire(node.port, "") for _ in range(3)]
+        wires = [kind(node.port, "") for _ in range(3)]
         for _ in range(5):
             made = new_key(service, "write")
             key = Sender(made["secret"], None)
@@ -249,16 +279,21 @@ def is_waiting(metrics_port: int) -> bool:
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
-@pytest.mark.parametrize("is_in_head", [False, True])
+@pytest.mark.parametrize("place_of_name", ["body", "head", "string"])
 async def test_a_request_that_waits_for_a_slot_goes_on_as_its_own_callers(
-    service: Service, owners: dict[str, str], is_changed: bool, is_in_head: bool
+    service: Service, owners: dict[str, str], is_changed: bool, place_of_name: str
 ) -> None:
     """The head was learned from another caller. If a key changes meanwhile, the ordinary path begins again with it."""
     admin = service.new_key("admin", org="callers-b")
-    other, waiting = (Sender(owners[each], "first" if is_in_head else None) for each in ("callers-a", "callers-b"))
-    body = {"sql": WHO, "params": [1]} | ({} if is_in_head else {"database": "first"})
-    tag = f"holder-{is_changed}-{is_in_head}"
-    with lane_node(service, pool_max_connections=1) as (node, metrics_port), closing(Wire(node.port, "")) as wire:
+    named = None if place_of_name == "body" else "first"
+    other, waiting = (Sender(owners[each], named) for each in ("callers-a", "callers-b"))
+    kind, body = {
+        "body": (Wire, {"sql": WHO, "params": [1], "database": "first"}),
+        "head": (Wire, {"sql": WHO, "params": [1]}),
+        "string": (SqlWire, {"query": WHO, "params": [1]}),
+    }[place_of_name]
+    tag = f"holder-{is_changed}-{place_of_name}"
+    with lane_node(service, pool_max_connections=1) as (node, metrics_port), closing(kind(node.port, "")) as wire:
 
         def place(sender: Sender) -> str:
             return str(json.loads(sender.query(wire, body)[1])["rows"][0]["place"])

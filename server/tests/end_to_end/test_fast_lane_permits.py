@@ -6,13 +6,14 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from plainsql_server.dev.ports import free_port
 from server.tests.end_to_end.fast_lane import MODES, wire_to_this_process
 from server.tests.end_to_end.transactions import with_params
-from server.tests.end_to_end.wires import Wire, counted, total
+from server.tests.end_to_end.wires import SqlWire, Wire, counted, total
 from server.tests.load import Node, running_node
 from server.tests.processes import wait_for
 from server.tests.service import Service
@@ -142,6 +143,25 @@ def test_new_bodies_take_one_permit_each(service: Service, mode: str) -> None:
         for _ in range(2):
             wire.query(SELECT)
         before = left_of(wire.query(SELECT)[0])
+        for number, body in enumerate(bodies, 1):
+            assert left_of(wire.query(body)[0]) == before - number, body
+        wire.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_statements_for_the_neon_driver_take_one_permit_each(service: Service, mode: str) -> None:
+    key = new_key(service, f"lane-sql-{mode}")
+    statement = {"query": "select $1::int as n", "params": ["1"]}
+    bodies: list[dict[str, Any]] = [
+        *[statement] * 5, {**statement, "params": ["x"]}, {"query": "select generate_series(1, 40)"},
+        {"query": "select 1"}, {"queries": [statement, statement]}, {"query": "select 1 / $1::int", "params": ["0"]},
+        {"query": "begin"}, {}, {**statement, "params": [[1]]}, *[statement] * 5,
+    ]  # fmt: skip
+    with running_node(service.directory_dsn, fast_lane=mode, metrics_port=0) as node:
+        wire = SqlWire(node.port, key)
+        for _ in range(2):
+            wire.query(statement)
+        before = left_of(wire.query(statement)[0])
         for number, body in enumerate(bodies, 1):
             assert left_of(wire.query(body)[0]) == before - number, body
         wire.close()

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from plainsql_server.dev.ports import free_port
+from plainsql_server.lane.opening import SQL
 from server.tests.end_to_end.fast_lane import MODES, ROUNDS
-from server.tests.end_to_end.wires import Wire, counted, same, total
+from server.tests.end_to_end.wires import Wire, counted, same, total, without_oids
 from server.tests.load import Node, running_node
-from server.tests.recording import VARIABLE, recorded
+from server.tests.recording import VARIABLE, Recorded, recorded
 from server.tests.service import Service
 
 pytestmark = [pytest.mark.compiled, pytest.mark.full, pytest.mark.timeout(3_600)]
@@ -44,9 +45,9 @@ class Side:
     metrics_port: int
     wire: Wire
 
-    def ask(self, path: str, body: bytes) -> tuple[bytes, bytes]:
-        self.wire.send(self._bytes_of(path, body))
-        head, answered = same(self.wire.answer())
+    def ask(self, request: Recorded) -> tuple[bytes, bytes]:
+        self.wire.send(self._bytes_of(request))
+        head, answered = without_oids(same(self.wire.answer()))
         if b"connection: close" in head:
             self.wire.close()
             self.wire = Wire(self.node.port, self.key)
@@ -55,13 +56,16 @@ class Side:
     def close(self) -> None:
         self.wire.close()
 
-    def _bytes_of(self, path: str, body: bytes) -> bytes:
-        kind = "text/plain" if path.startswith("/query") else "application/json"
+    def _bytes_of(self, request: Recorded) -> bytes:
+        kind = "text/plain" if request.path.startswith("/query") else "application/json"
+        caller = [f"Authorization: Bearer {self.key}", f"X-Database: {self.database}"]
+        if request.path == SQL:
+            caller = [f"Neon-Connection-String: postgresql://app:{self.key}@db.example.com/{self.database}"]
         lines = [
-            f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self.key}", f"X-Database: {self.database}",
-            f"Content-Type: {kind}", f"Content-Length: {len(body)}",
+            f"POST {request.path} HTTP/1.1", "Host: x", *caller, *request.lines, f"Content-Type: {kind}",
+            f"Content-Length: {len(request.body)}",
         ]  # fmt: skip
-        return "\r\n".join([*lines, "", ""]).encode() + body
+        return "\r\n".join([*lines, "", ""]).encode() + request.body
 
 
 @pytest.fixture
@@ -84,11 +88,11 @@ def _opened(stack: ExitStack, service: Service, name: str) -> Side:
 
 
 @pytest.fixture
-def requests(tmp_path: Path) -> list[tuple[str, bytes]]:
+def requests(tmp_path: Path) -> list[Recorded]:
     given = os.environ.get("PLAINSQL_TEST_RECORDED")
     file = Path(given) if given else _record(tmp_path / "requests.jsonl")
     found = recorded(file)
-    kept = list(dict.fromkeys((path, body) for path, body in found if _is_wanted(body)))
+    kept = [each for each in dict.fromkeys(found) if _is_wanted(each.body)]
     print(f"{len(found)} requests were recorded, {len(set(found))} of them different, {len(kept)} are sent")
     assert len(kept) > 0.9 * len(set(found))
     return kept
@@ -109,17 +113,17 @@ def _record(file: Path) -> Path:
 
 
 # The requests come first: recording them takes minutes, and the service closes a connection that idles for so long.
-def test_recorded_requests_get_the_same_answers(requests: list[tuple[str, bytes]], sides: dict[str, Side]) -> None:
+def test_recorded_requests_get_the_same_answers(requests: list[Recorded], sides: dict[str, Side]) -> None:
     answers, by_chance = 0, 0
-    for path, body in requests:
+    for request in requests:
         for _ in range(ROUNDS):
-            given = {name: side.ask(path, body) for name, side in sides.items()}
+            given = {name: side.ask(request) for name, side in sides.items()}
             answers += 1
             if given[_CONTROL] != given["off"]:
                 by_chance += 1
                 continue
             for mode in MODES[1:]:
-                assert given[mode] == given["off"], (mode, path, body)
+                assert given[mode] == given["off"], (mode, request)
     taken = total(counted(sides["on"].metrics_port), "plainsql_lane_requests_total")
     print(f"{answers} answers of each, {by_chance} differ without the lane, too; {taken / answers:.0%} on the lane")
     assert by_chance < 0.1 * answers

@@ -61,6 +61,24 @@ class Wire:
         return data
 
 
+@dataclass
+class SqlWire(Wire):
+    """A connection on which requests come as from the Neon driver."""
+
+    path: str = "/sql"
+    content_type: str = "text/plain;charset=UTF-8"
+    # As the path of the connection string has it.
+    database: str = ""
+
+    def bytes_of(self, body: dict[str, Any] | bytes) -> bytes:
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return (
+            f"POST {self.path} HTTP/1.1\r\nHost: x\r\n"
+            f"Neon-Connection-String: postgresql://app:{self.key}@api.example.com/{self.database}\r\n"
+            f"{self.head}Content-Type: {self.content_type}\r\nContent-Length: {len(sent)}\r\n\r\n"
+        ).encode() + sent
+
+
 def same(answer: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
     """An answer without what differs from request to request."""
     head, body = answer
@@ -72,6 +90,12 @@ def same(answer: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
     body = re.sub(rb'"(total_us|exec_us|commit_us)":\d+', rb'"\1":0', body)
     body = re.sub(rb"within \d+ ms", b"within", body)
     return head, re.sub(rb"\b(req|txn)_[0-9A-Za-z]+", rb"\1", body)
+
+
+def without_oids(answer: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """An answer without what differs between databases with the same content: the OIDs of their tables and types."""
+    head, body = answer
+    return head, re.sub(rb'"(tableID|dataTypeID)":\d{5,}', rb'"\1":0', body)
 
 
 def counted(port: int) -> dict[str, float]:

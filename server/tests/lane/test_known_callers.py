@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 
-import httptools
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,8 +11,7 @@ from plainsql_server.core import credential
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.extension_modules import COMPILED
 from plainsql_server.http.app.authentication import secret_of
-from plainsql_server.http.server.request_head import Head
-from plainsql_server.http.server.requests import Request
+from server.tests.lane.parser import Parser
 
 if COMPILED:
     from plainsql_server.lane.known_head import LENGTH, SECRET, KnownHead
@@ -28,28 +26,6 @@ TOKEN = b"svc_s_" + b"9" * 38
 BODY = b'{"sql":"select 1"}'
 
 
-class Parser:
-    """The parser of the ordinary path, with what it collects."""
-
-    def __init__(self) -> None:
-        head = Head()
-        self.on_message_begin, self.on_url, self.on_header = head.begin, head.add_url, head.add_header
-        self._head, self._body = head, b""
-        self._requests: list[Request] = []
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        self._requests.append(self._head.request(b"POST", self._body))
-
-    def read(self, data: bytes) -> Request:
-        """The only request in the data."""
-        httptools.HttpRequestParser(self).feed_data(data)
-        (request,) = self._requests
-        return request
-
-
 def request_with(*lines: bytes) -> bytes:
     """A request with these lines in its head, beside those that it needs."""
     head = [b"POST /v1/query HTTP/1.1", b"Host: x", *lines, b"Content-Type: application/json"]
@@ -57,7 +33,7 @@ def request_with(*lines: bytes) -> bytes:
 
 
 def known_by(data: bytes) -> "KnownHead | None":
-    learned = learn_head(data, Parser().read(data), b"application/json")
+    learned = learn_head(data, Parser().read(data), b"application/json", secret_of)
     return None if learned is None else learned.known
 
 

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 import pytest
 
 from plainsql_server.extension_modules import COMPILED
+from plainsql_server.http.app.authentication import secret_of
 from plainsql_server.http.server.requests import Request
 
 if COMPILED:
@@ -23,7 +24,7 @@ HEAD = (
 
 
 def learned(data: bytes) -> "LearnedHead | None":
-    return learn_head(data, parsed(data), b"application/json")
+    return learn_head(data, parsed(data), b"application/json", secret_of)
 
 
 def known_by(data: bytes) -> "KnownHead":
@@ -139,7 +140,7 @@ def test_connections_with_equal_heads_share_what_was_learned() -> None:
         HEAD % b"2" + b"{}", HEAD % b"13" + b'{"sql":"x"}  ', HEAD.replace(KEY, OTHER_KEY) % b"2" + b"{}",
         HEAD.replace(b"localhost", b"elsewhere") % b"2" + b"{}",
     ]  # fmt: skip
-    first, second, third, other = (shared.learn(each, parsed(each), b"application/json") for each in data)
+    first, second, third, other = (shared.learn(each, parsed(each), b"application/json", secret_of) for each in data)
     assert first is second is third
     assert first is not None
     assert other is not None

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from plainsql_server.core.principal import Scope
 from plainsql_server.data_plane.databases import Databases
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
@@ -16,6 +17,9 @@ from plainsql_server.directory.principals import Principals
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from plainsql_server.extension_modules import COMPILED
+from plainsql_server.http.app.contract import Contract
+from plainsql_server.http.app.routes import scoped_route
+from plainsql_server.http.data.query_body import QueryBody
 from plainsql_server.http.server.accepting.connections import ConnectionLimits, Connections
 from plainsql_server.http.server.protocol import ClientTimeouts, FastPathProtocol
 from plainsql_server.http.server.readiness import Readiness
@@ -58,10 +62,11 @@ class Echo:
 async def serving() -> AsyncIterator[tuple[Echo, int]]:
     # Nothing is looked up here, so nothing needs a directory.
     echo, freshness, nowhere = Echo(), Freshness(1_000, 60_000, 0), cast("Directory", None)
+    contract = Contract(body=QueryBody, answers={}, errors=())
     doors = Doors(
         Principals(nowhere, freshness), Databases(nowhere, freshness),
         Pools(PoolLimits(1, 1, 1), 1_000, lambda _: None), cast("Permits", None), echo.readiness, freshness,
-        [cast("Any", type("Anything", (), {"path": "/v1/query", "body_type": b"application/json"}))],
+        [scoped_route("POST", "/v1/query", Scope.READ, "Nothing", cast("Any", None), contract=contract)],
     )  # fmt: skip
     with opened_lane(doors, Observers(Log(), Metrics(), Tally(nowhere, 1_000, lambda _: None)), "on") as echo.lane:
         server = await started(echo, lifespan="off")

@@ -1,7 +1,7 @@
 """A request that is under way: what the fast lane hands over when it cannot finish one itself.
 
     head_start = HeadStart(lease, principal, place, began_s, SentStatement(prepared, sent_us))
-    job.resume(head_start)
+    job.go_on(head_start, began_s)
 
 The ordinary path enters in the middle: with this lease in the place of one of its own, and without sending the
 statement or the transaction again if it was sent. The lane calls `abandon` at the end, which does nothing if the lease

@@ -90,10 +90,13 @@ class StatementJob(Statement):
         """What error messages call it."""
         return "stream" if self.is_streamed else "statement"
 
-    def resume(self, head_start: HeadStart) -> None:
-        """Makes it a job that is under way already."""
+    def go_on(self, head_start: HeadStart | None, began_s: float | None) -> None:
+        """Makes it a job that the fast lane has begun, if it has: with a head start, or only at a time."""
         self.head_start = head_start
-        self.began_s = head_start.began_s
+        if head_start is not None:
+            self.began_s = head_start.began_s
+        elif began_s is not None:
+            self.began_s = began_s
 
     def limit_time(self, limit_ms: int) -> None:
         """Sets the deadline: what the caller asked for, up to the limit, from when the job was made."""

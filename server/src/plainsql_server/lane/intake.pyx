@@ -90,14 +90,14 @@ cdef class Intake(Wire):
         cdef RouteHead head = self.head
         if head.plan is not None and head.plan.frame.holds(body, self.body_size, self.lane.scalars):
             return head.plan
-        return self.remember(head.route.plans.find(body, self.body_size))
+        return self.remember(head.plans.find(body, self.body_size))
 
     cdef bint learn_plan(self, principal) except -1:
         """Makes a plan of a body that is new."""
         if not self.take_permit(principal):
             # The ordinary path waits for one, or refuses the request.
             return self.pass_on(RATE_LIMIT)
-        self.plan = self.remember(self.head.route.plans.learn(self.data[self.body_at :]))
+        self.plan = self.remember(self.head.plans.learn(self.data[self.body_at :]))
         return True if self.plan is not None else self.pass_on(BODY)
 
     cdef QueryPlan remember(self, QueryPlan plan):

@@ -23,9 +23,11 @@ from plainsql_server.lane.caller cimport new_caller
 from plainsql_server.lane.clocks cimport monotonic_ns
 from plainsql_server.lane.engine.exchange cimport Progress
 from plainsql_server.lane.learning import LearnedHeads
-from plainsql_server.lane.opening import QUERY, TEXT_QUERY, TRANSACTION
+from plainsql_server.lane.opening import QUERY, SQL, TEXT_QUERY, TRANSACTION
 from plainsql_server.lane.plans.plan cimport QueryPlans
+from plainsql_server.lane.plans.sql_plan cimport SqlPlans
 from plainsql_server.lane.reasons cimport SLOW, TEST, TYPE
+from plainsql_server.lane.sql_answer cimport LaneSqlAnswer
 from plainsql_server.lane.plans.text_plan cimport TextPlans
 from plainsql_server.lane.transaction_answer cimport LaneTransactionAnswer
 from plainsql_server.lane.plans.transaction_plan cimport TransactionPlans
@@ -42,8 +44,8 @@ cdef extern from "sys/epoll.h":
     int EPOLLIN, EPOLLET, EPOLL_CTL_ADD, EPOLL_CLOEXEC
 
 # What reads the bodies of each route, and what writes its answers.
-cdef dict PLANS = {QUERY: QueryPlans, TEXT_QUERY: TextPlans, TRANSACTION: TransactionPlans}
-cdef dict ANSWERS = {QUERY: Answer, TEXT_QUERY: Answer, TRANSACTION: LaneTransactionAnswer}
+cdef dict PLANS = {QUERY: QueryPlans, TEXT_QUERY: TextPlans, TRANSACTION: TransactionPlans, SQL: SqlPlans}
+cdef dict ANSWERS = {QUERY: Answer, TEXT_QUERY: Answer, TRANSACTION: LaneTransactionAnswer, SQL: LaneSqlAnswer}
 # After which step every statement is handed over, by the setting `fast_lane`.
 cdef dict FORCED = {"on": 0, "sent": AFTER_SENDING, "arrived": AT_FIRST_ARRIVAL, "done": WHEN_DONE}
 # What is not done by then is handed over. Deadlines are 100 ms at least here, so none passes unnoticed.

@@ -1,16 +1,18 @@
 """What the lane learns from requests that the ordinary path has read: the head that a client sends again and again.
 
-learned = learned_heads.learn(data, request, b"application/json")    # None if it is not an ordinary one
+learned = learned_heads.learn(data, request, b"application/json", secret_of)    # None if it is not an ordinary one
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from plainsql_server.core.credential import SECRET_LENGTH
+from plainsql_server.core.credential import KEY_PREFIX, SECRET_LENGTH
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.ids import is_request_id
-from plainsql_server.http.app.authentication import secret_of
+from plainsql_server.http.app.routes import ReadSecret
 from plainsql_server.http.app.stream_formats import STREAM_FORMATS
+from plainsql_server.http.data.neon_connection import CONNECTION_STRING, read_connection_string
 from plainsql_server.http.server.accept import preferred
 from plainsql_server.http.server.cors import cors_headers
 from plainsql_server.http.server.requests import Request, require_content_type
@@ -25,6 +27,13 @@ _SPANS = {
     b"authorization": SECRET, b"content-length": LENGTH, b"traceparent": TRACEPARENT, b"x-database": DATABASE,
     b"x-request-id": REQUEST_ID,
 }  # fmt: skip
+# They belong to a request, with the connection string, of which parts may differ.
+_OF_A_REQUEST = frozenset([*_SPANS, CONNECTION_STRING])
+# Each is in the place of a secret and of a database, to prove that these are read from there.
+_PROBES = tuple((f"{KEY_PREFIX}{digit * (SECRET_LENGTH - len(KEY_PREFIX))}", f"probe-{digit}") for digit in "01")
+
+# What may differ in a value, from where to where.
+_Span = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -44,16 +53,20 @@ class LearnedHeads:
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[tuple[object, ...], LearnedHead] = WeakValueDictionary()
 
-    def learn(self, data: bytes, request: Request, content_type: bytes) -> LearnedHead | None:
+    def learn(
+        self, data: bytes, request: Request, content_type: bytes | None, read_secret: ReadSecret
+    ) -> LearnedHead | None:
         """The head of a request; see `learn_head`."""
-        learned = learn_head(data, request, content_type)
+        learned = learn_head(data, request, content_type, read_secret)
         return None if learned is None else self._by_key.setdefault(learned.known.key, learned)
 
 
-def learn_head(data: bytes, request: Request, content_type: bytes) -> LearnedHead | None:
+def learn_head(
+    data: bytes, request: Request, content_type: bytes | None, read_secret: ReadSecret
+) -> LearnedHead | None:
     """The head of a request whose bytes were exactly `data`, or None if the lane has no use for it.
 
-    `content_type` is what its route takes.
+    `content_type` is what its route takes, None for any, and `read_secret` how it finds the secret.
     """
     headers = request.headers
     # A request with a query string, or a path that is written in another way, has another line.
@@ -62,22 +75,26 @@ def learn_head(data: bytes, request: Request, content_type: bytes) -> LearnedHea
         return None
     if data.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES) < 0:
         return None
+    if b"authorization" in headers and CONNECTION_STRING in headers:
+        # One has the secret, and the other one the database.
+        return None
     if preferred(headers.get(b"accept"), tuple(STREAM_FORMATS), must=False) is not None:
         return None
     known = _known_head(data, request)
     if known is None:
         return None
     try:
-        require_content_type(request, content_type)
-        if not _reads_the_caller(known, data, request):
+        if content_type is not None:
+            require_content_type(request, content_type)
+        if not _reads_the_caller(known, data, request, read_secret):
             return None
     except ServiceError:
         return None
     cors = b"".join([b"%b: %b\r\n" % header for header in cors_headers(request)])
-    return LearnedHead(known, {name: headers[name] for name in headers if name not in _SPANS}, cors)
+    return LearnedHead(known, {name: headers[name] for name in headers if name not in _OF_A_REQUEST}, cors)
 
 
-def _reads_the_caller(known: KnownHead, data: bytes, request: Request) -> bool:
+def _reads_the_caller(known: KnownHead, data: bytes, request: Request, read_secret: ReadSecret) -> bool:
     """Whether a head that matches its data has found what the ordinary path finds.
 
     Raises ServiceError if that finds no secret.
@@ -86,7 +103,8 @@ def _reads_the_caller(known: KnownHead, data: bytes, request: Request) -> bool:
     if at >= 0:
         database = data[at : at + known.database_size].decode()
     secret = data[known.secret_at : known.secret_at + SECRET_LENGTH].decode()
-    return (secret, database) == (secret_of(request), request.header(b"x-database"))
+    read = read_secret(request)
+    return (secret, database) == (read, request.named_database or request.header(b"x-database"))
 
 
 def _known_head(data: bytes, request: Request) -> KnownHead | None:
@@ -94,15 +112,21 @@ def _known_head(data: bytes, request: Request) -> KnownHead | None:
     parts, kinds = [b""], []
     for line in data.partition(b"\r\n\r\n")[0].split(b"\r\n"):
         name, colon, value = line.partition(b":")
-        kind = _SPANS.get(name.lower())
-        if kind is None or not _may_differ(kind, value):
-            parts[-1] += line + b"\r\n"
-            continue
-        if kind in kinds or not value.startswith(b" ") or value[1:] != request.headers.get(name.lower()):
+        spans, at = _spans_of(name.lower(), value), 0
+        if spans and (not value.startswith(b" ") or value[1:] != request.headers.get(name.lower())):
             return None
-        parts[-1] += name + colon + b" " + _scheme(kind, value[1:])
-        parts.append(b"\r\n")
-        kinds.append(kind)
+        if not spans and name.lower() == CONNECTION_STRING:
+            # It may contain a secret, which is not kept with a head.
+            return None
+        parts[-1] += name + colon
+        for kind, start, end in spans:
+            if kind in kinds:
+                return None
+            parts[-1] += value[at:start]
+            parts.append(b"")
+            kinds.append(kind)
+            at = end
+        parts[-1] += value[at:] + b"\r\n"
     parts[-1] += b"\r\n"
     if LENGTH not in kinds or SECRET not in kinds:
         return None
@@ -111,12 +135,39 @@ def _known_head(data: bytes, request: Request) -> KnownHead | None:
     return known if is_this else None
 
 
-def _scheme(kind: int, value: bytes) -> bytes:
-    """What stands before the secret."""
-    scheme, space, _ = value.partition(b" ")
-    return scheme + space if kind == SECRET else b""
+def _spans_of(name: bytes, value: bytes) -> Sequence[_Span]:
+    """What may differ in the value of a header, which begins with a blank; empty if it must be the same each time."""
+    if name == CONNECTION_STRING:
+        return _spans_of_connection_string(value)
+    kind = _SPANS.get(name)
+    # The ordinary path ignores an id of another form.
+    if kind is None or (kind == REQUEST_ID and not is_request_id(value.strip())):
+        return ()
+    return [(kind, value.find(b" ", 1) + 1 if kind == SECRET else 1, len(value))]
 
 
-def _may_differ(kind: int, value: bytes) -> bool:
-    """Whether a value is of the form that the lane reads. Another one must be the same each time."""
-    return kind != REQUEST_ID or is_request_id(value.strip())
+def _spans_of_connection_string(value: bytes) -> Sequence[_Span]:
+    """Where the secret and the database are; empty if they aren't where the ordinary path would always find them."""
+    try:
+        secret, database = read_connection_string(value[1:].decode("latin-1"))
+    except ServiceError:
+        return ()
+    at = value.find(secret.encode())
+    if len(secret) != SECRET_LENGTH or at < 0:
+        return ()
+    spans = [(SECRET, at, at + SECRET_LENGTH)]
+    if database:
+        at = value.find(b"/", at + SECRET_LENGTH) + 1
+        spans.append((DATABASE, at, at + len(database)))
+    # Neither can contain a character that has a meaning in a connection string, so if others in their places are read,
+    # all are.
+    return spans if all(_is_read(value, spans, *probe) for probe in _PROBES) else ()
+
+
+def _is_read(value: bytes, spans: Sequence[_Span], secret: str, database: str) -> bool:
+    """Whether a connection string with these in the places of its spans is read as these."""
+    changed = bytearray(value)
+    texts = (secret, database)[: len(spans)]
+    for (_, start, end), text in zip(reversed(spans), reversed(texts), strict=True):
+        changed[start:end] = text.encode()
+    return read_connection_string(changed[1:].decode("latin-1")) == (secret, database if len(spans) > 1 else "")

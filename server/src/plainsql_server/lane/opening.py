@@ -29,8 +29,9 @@ from plainsql_server.metrics import Metrics
 QUERY = "/v1/query"
 TEXT_QUERY = "/query"
 TRANSACTION = "/v1/transaction"
+SQL = "/sql"
 # The routes whose requests the lane answers.
-PATHS = (QUERY, TEXT_QUERY, TRANSACTION)
+PATHS = (QUERY, TEXT_QUERY, TRANSACTION, SQL)
 
 
 @dataclass(frozen=True, slots=True)

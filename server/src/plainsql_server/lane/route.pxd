@@ -14,12 +14,15 @@ cdef class LaneRoute:
     cdef Answer answer
     cdef readonly Report report
     cdef Callers callers
+    # Where its requests have their secret, and the media type of their bodies; None for any.
+    cdef object read_secret, content_type
 
 
 cdef class RouteHead:
     cdef object learned
     cdef KnownHead known
     cdef LaneRoute route
+    cdef QueryPlans plans
     # Who called last with this head, and for what.
     cdef Caller caller
     cdef QueryPlan plan

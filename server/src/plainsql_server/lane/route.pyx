@@ -5,6 +5,8 @@ A client often sends requests for several routes on one connection. Its wire rem
 what belongs to that head.
 """
 
+from plainsql_server.http.app.authentication import secret_of
+
 
 cdef class LaneRoute:
     """A route that the lane answers."""
@@ -13,6 +15,8 @@ cdef class LaneRoute:
         self.path, self.declared = declared.path, declared
         self.plans, self.answer, self.report = plans, answer, report
         self.callers = Callers()
+        self.read_secret = declared.read_secret or secret_of
+        self.content_type = None if declared.contract.ignores_content_type else declared.body_type
 
 
 cdef class RouteHead:
@@ -20,3 +24,4 @@ cdef class RouteHead:
 
     def __init__(self, learned, LaneRoute route not None):
         self.learned, self.known, self.route = learned, learned.known, route
+        self.plans = route.plans.of_head(learned.headers)

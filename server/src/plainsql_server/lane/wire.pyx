@@ -144,7 +144,7 @@ cdef class Wire(Client):
         route = <LaneRoute>self.lane.routes.get(request.path)
         if route is None or self.find_head(PyBytes_AS_STRING(fed), PyBytes_GET_SIZE(fed)) == COMPLETE:
             return
-        learned = self.lane.learned_heads.learn(fed, request, route.declared.body_type)
+        learned = self.lane.learned_heads.learn(fed, request, route.content_type, route.read_secret)
         if learned is None:
             return
         self.head = RouteHead(learned, route)

@@ -5,7 +5,7 @@ answer is as in `query.py` and `transaction.py`. The connection string is read i
 written in `neon_failures.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -38,12 +38,12 @@ _BATCH_HEADERS = (_ISOLATION_LEVEL, _READ_ONLY, _DEFERRABLE)
 _OPTIONS = (_RAW_TEXT, _ARRAY_MODE, *_BATCH_HEADERS)
 _ISOLATION_LEVELS = frozenset([b"Serializable", b"RepeatableRead", b"ReadCommitted", b"ReadUncommitted"])
 # By the values of Neon-Raw-Text-Output and Neon-Array-Mode.
-_ENCODINGS = {
+ENCODINGS = {
     (raw_text, arrays): Encoding(rows_as_arrays=arrays, style="text" if raw_text else "neon")
     for raw_text in (False, True)
     for arrays in (False, True)
 }
-_NO_FIELDS = b'"fields":[]'
+NO_FIELDS = b'"fields":[]'
 _BEFORE_RESULTS, _AFTER_RESULTS = b'{"results":[', b"]}"
 # Parameters and rows that take as long as a statement without any.
 _PARAMETERS = 16
@@ -94,7 +94,7 @@ class SqlBatchAnswer(msgspec.Struct, kw_only=True):
     results: Annotated[list[SqlAnswer], Meta(description="One result per statement.")]
 
 
-_BODY = msgspec.json.Decoder(SqlBody)
+SQL_BODY = msgspec.json.Decoder(SqlBody)
 
 
 class NeonRoutes:
@@ -106,7 +106,7 @@ class NeonRoutes:
         self._idempotency = idempotency
 
     async def post(self, request: Request, principal: Principal) -> Response:
-        sent = decode_json(request.body, _BODY)
+        sent = decode_json(request.body, SQL_BODY)
         if sent.queries is not None:
             return await self._answer_batch(request, principal, sent.queries)
         if sent.query is None:
@@ -117,6 +117,7 @@ class NeonRoutes:
     async def _answer_one(self, request: Request, principal: Principal, statement: SqlStatement) -> Response:
         job = StatementJob(statement.query, statement.parameters, _database(request))
         job.encoding = encoding = _encoding(request, statement)
+        job.go_on(request.head_start, request.began_s)
         if IDEMPOTENCY_KEY in request.headers:
             wanted = TransactionRequest([TransactionStatement(job.sql, job.params)], job.database, encoding)
             return await self._answer_once(
@@ -163,10 +164,13 @@ def _database(request: Request) -> str | None:
 
 
 def _encoding(request: Request, statement: SqlStatement) -> Encoding:
-    headers, arrays = request.headers, statement.array_mode
-    if arrays is None:
-        arrays = headers.get(_ARRAY_MODE) == b"true"
-    return _ENCODINGS[headers.get(_RAW_TEXT) == b"true", arrays]
+    raw_text, arrays = wanted_form(request.headers)
+    return ENCODINGS[raw_text, arrays if statement.array_mode is None else statement.array_mode]
+
+
+def wanted_form(headers: Mapping[bytes, bytes]) -> tuple[bool, bool]:
+    """Whether values are PostgreSQL's text, and whether rows are arrays unless the body says otherwise."""
+    return headers.get(_RAW_TEXT) == b"true", headers.get(_ARRAY_MODE) == b"true"
 
 
 def _batch_headers(request: Request) -> list[Header]:
@@ -231,12 +235,16 @@ def _around_rows(result: Result, encoding: Encoding, principal: Principal) -> tu
     """What is before the rows of a result in its JSON, and after them. Raises LimitError if rows are missing."""
     if result.truncated:
         raise _too_many_rows(principal.tier)
-    command, _, rest = result.completion.tag.partition(b" ")
+    fields = result.shape.json if result.shape is not NO_COLUMNS else NO_FIELDS
+    as_array = b"true" if encoding.rows_as_arrays else b"false"
+    return before_rows(result.completion.tag), b'],%b,"rowAsArray":%b}' % (fields, as_array)
+
+
+def before_rows(tag: bytes) -> bytes:
+    """What is before the rows of a result with this command tag."""
+    command, _, rest = tag.partition(b" ")
     count = rest.rpartition(b" ")[2]
-    fields = result.shape.json if result.shape is not NO_COLUMNS else _NO_FIELDS
-    return b'{"command":"%b","rowCount":%b,"rows":[' % (
-        command, count if count.isdigit() else b"null"
-    ), b'],%b,"rowAsArray":%b}' % (fields, b"true" if encoding.rows_as_arrays else b"false")  # fmt: skip
+    return b'{"command":"%b","rowCount":%b,"rows":[' % (command, count if count.isdigit() else b"null")
 
 
 def _too_many_rows(tier: str) -> LimitError:

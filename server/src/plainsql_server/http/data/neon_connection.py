@@ -12,6 +12,7 @@ from plainsql_server.core.errors import AccessError, RequestError
 from plainsql_server.http.app.authentication import secret_of
 from plainsql_server.http.server.requests import Request
 
+CONNECTION_STRING = b"neon-connection-string"
 _SCHEMES = ("postgresql", "postgres")
 _HINT = "It looks like this: postgresql://user:svc_k_…@host/database"
 
@@ -21,10 +22,10 @@ def read_neon_secret(request: Request) -> str:
 
     Sets the database that the request names.
     """
-    text = request.header(b"neon-connection-string")
+    text = request.header(CONNECTION_STRING)
     password = ""
     if text is not None:
-        password, database = _parts(text)
+        password, database = read_connection_string(text)
         request.named_database = database or None
     if b"authorization" in request.headers:
         return secret_of(request)
@@ -33,7 +34,7 @@ def read_neon_secret(request: Request) -> str:
     return password
 
 
-def _parts(text: str) -> tuple[str, str]:
+def read_connection_string(text: str) -> tuple[str, str]:
     """The password and the database of a connection string. Raises RequestError if it isn't one."""
     scheme, separator, rest = text.partition("://")
     if not separator or scheme.lower() not in _SCHEMES:

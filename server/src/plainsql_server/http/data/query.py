@@ -85,10 +85,7 @@ def _job(request: Request, sql: str, options: QueryOptions) -> StatementJob:
     job.encoding = ENCODINGS[options.row_format, options.big_numbers]
     job.wanted_rows = options.max_rows
     job.wanted_timeout_ms = options.timeout_ms
-    if request.head_start is not None:
-        job.resume(request.head_start)
-    elif request.began_s is not None:
-        job.began_s = request.began_s
+    job.go_on(request.head_start, request.began_s)
     return job
 
 

@@ -16,6 +16,8 @@ cdef class Step:
     cdef long generation
     cdef RowWriter writer
     cdef bytes shape_json
+    # Where its columns come from, if the rendering says so. They may come from another table the next time.
+    cdef tuple origins
     # What has arrived: a result with rows, how many these are, the command tag, and when it ended.
     cdef object result
     cdef int rows
@@ -27,6 +29,7 @@ cdef class Step:
     cdef int use(self, prepared) except -1
     cdef bint send(self, void *pg, StepPlan plan) except -1
     cdef bint choose_writer(self, result, catalog, encoding) except -1
+    cdef object known_rendering(self, result, catalog, encoding)
     cdef bytes shape(self)
     cdef int write_rows(self, Buffer out) except -1
     cdef int clear(self) except -1

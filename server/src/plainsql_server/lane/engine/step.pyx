@@ -11,6 +11,7 @@ are written.
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
+from libc.stdint cimport uint32_t
 
 from plainsql_server.lane.engine cimport libpq
 from plainsql_server.lane.plans.frame cimport Scalars
@@ -36,7 +37,7 @@ cdef class Step:
             return False
         if <object>found is not self.prepared:
             self.use(connection.prepared.find(plan.sql))
-        return scalars.count == self.parameters and not scalars.strings & self.own_strings
+        return scalars.count == self.parameters and (plan.takes_text or not scalars.strings & self.own_strings)
 
     cdef int use(self, prepared) except -1:
         cdef int index = 0
@@ -66,22 +67,28 @@ cdef class Step:
         if self.has_shape:
             return True
         if self.name is not None and self.encoding is encoding and self.generation == generation:
-            self.has_shape = True
-            return True
-        rendering = self.prepared.rendering(generation, encoding) if self.name is not None else None
+            if has_origins(result, self.origins):
+                self.has_shape = True
+                return True
+        rendering = self.known_rendering(result, catalog, encoding)
         if rendering is None:
-            rendering = catalog.known_rendering(result, encoding)
-            if rendering is None:
-                return False
-            if self.name is not None:
-                self.prepared.remember(generation, encoding, rendering)
+            return False
         writer = rendering.rows.writer
         if writer is None:
             return False
-        self.writer, self.shape_json = writer, rendering.shape.json
+        self.writer, self.shape_json, self.origins = writer, rendering.shape.json, rendering.origins
         self.encoding, self.generation = encoding, generation
         self.has_shape = True
         return True
+
+    cdef object known_rendering(self, result, catalog, encoding):
+        """How the rows are written; None if that takes a lookup."""
+        rendering = self.prepared.rendering(catalog.generation, encoding) if self.name is not None else None
+        if rendering is None or not has_origins(result, rendering.origins):
+            rendering = catalog.known_rendering(result, encoding)
+            if rendering is not None and self.name is not None:
+                self.prepared.remember(catalog.generation, encoding, rendering)
+        return rendering
 
     cdef bytes shape(self):
         return self.shape_json if self.has_shape else no_columns_json
@@ -98,6 +105,22 @@ cdef class Step:
         """Forgets the result."""
         self.result, self.rows, self.has_shape, self.tag = None, 0, False, b""
         return 0
+
+
+cdef bint has_origins(result, tuple origins) except -1:
+    """Whether the columns of a result come from there. They may if the rendering does not say where."""
+    cdef void *pgresult
+    cdef int field = 0
+    if not origins:
+        return True
+    pgresult = <void *><size_t>result.pgresult_ptr
+    for table, column, size, modifier in origins:
+        if libpq.table_of(pgresult, field) != <uint32_t>table or libpq.column_of(pgresult, field) != <int>column:
+            return False
+        if libpq.size_of(pgresult, field) != <int>size or libpq.modifier_of(pgresult, field) != <int>modifier:
+            return False
+        field += 1
+    return True
 
 
 cdef bint send_text(void *pg, bytes sql) noexcept:

@@ -6,6 +6,8 @@ cdef class StepPlan:
     cdef readonly bytes text
     # Its parameters, as the body that was read last has them; None if it has none.
     cdef readonly Scalars scalars
+    # Whether a string is PostgreSQL's text for every type.
+    cdef bint takes_text
 
 
 cdef class QueryPlan:
@@ -18,7 +20,7 @@ cdef class QueryPlan:
     cdef readonly bint may_store_code, read_only
     cdef readonly bint is_transaction
 
-    cdef int set_options(self, sent, database, classifications) except -1
+    cdef int set_options(self, sent, encoding, database, classifications) except -1
     cdef int limit_ms(self, limits) except -1
 
 
@@ -37,7 +39,12 @@ cdef class QueryPlans:
 
     cdef QueryPlan find(self, const char *body, Py_ssize_t size)
     cdef QueryPlan learn(self, bytes body)
+    cdef QueryPlans of_head(self, headers)
     cdef object decode(self, bytes body)
+    cdef object encoding_of(self, sent)
+    cdef bint takes_text(self) noexcept
+    cdef Frame frame_of(self, bytes body, sent)
+    cdef bint has_parameter(self, bytes before, bytes parameter, bytes after, sent) except -1
     cdef QueryPlan keep(self, QueryPlan plan)
     cdef object classify(self, str sql)
 

@@ -35,8 +35,8 @@ cdef int _chunk_rows = CHUNK_ROWS
 cdef class StepPlan:
     """A statement, and where its parameters are."""
 
-    def __init__(self, str sql not None, Scalars scalars):
-        self.sql, self.text, self.scalars = sql, sql.encode(), scalars
+    def __init__(self, str sql not None, Scalars scalars, bint takes_text=False):
+        self.sql, self.text, self.scalars, self.takes_text = sql, sql.encode(), scalars, takes_text
 
 
 cdef class QueryPlan:
@@ -45,8 +45,8 @@ cdef class QueryPlan:
     def __init__(self, list steps not None, Frame frame not None):
         self.steps, self.frame = steps, frame
 
-    cdef int set_options(self, sent, database, classifications) except -1:
-        self.encoding, self.database = ENCODINGS[sent.row_format, sent.big_numbers], database
+    cdef int set_options(self, sent, encoding, database, classifications) except -1:
+        self.encoding, self.database = encoding, database
         # JSON's numbers have no upper limit, C's do.
         self.timeout_ms = None if sent.timeout_ms is None else min(sent.timeout_ms, 1 << 30)
         self.read_only = sent.read_only
@@ -114,6 +114,7 @@ cdef class QueryPlans:
     cdef QueryPlan learn(self, bytes body):
         """Makes the plan of a body that is new; None if the ordinary path must read it each time."""
         cdef QueryPlan plan
+        cdef Frame frame
         if PyBytes_GET_SIZE(body) > MAX_LEARNED_BYTES:
             return None
         try:
@@ -126,18 +127,52 @@ cdef class QueryPlans:
         if classification.command == "SET":
             # The ordinary path warns that it has no effect.
             return None
-        frame = _frame_of(body, sent)
-        if frame is None or not (<Frame>frame).holds(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.scalars):
+        frame = self.frame_of(body, sent)
+        if frame is None or not frame.holds(PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), self.scalars):
             return None
-        plan = QueryPlan([StepPlan(sent.sql, None if (<Frame>frame).is_whole else self.scalars)], frame)
-        plan.set_options(sent, sent.database, [classification])
+        step = StepPlan(sent.sql, None if frame.is_whole else self.scalars, self.takes_text())
+        plan = QueryPlan([step], frame)
+        plan.set_options(sent, self.encoding_of(sent), sent.database, [classification])
         if 0 <= plan.max_rows < _chunk_rows:
             plan.chunk_rows = plan.max_rows + 1
         return self.keep(plan)
 
+    cdef QueryPlans of_head(self, headers):
+        """The plans of the requests that have these headers."""
+        return self
+
     cdef object decode(self, bytes body):
         """What the ordinary path makes of a body. Raises ServiceError."""
         return decode_json(body, QUERY_BODY)
+
+    cdef object encoding_of(self, sent):
+        """How the ordinary path writes the rows for a decoded body."""
+        return ENCODINGS[sent.row_format, sent.big_numbers]
+
+    cdef bint takes_text(self) noexcept:
+        """Whether a parameter that is a string is PostgreSQL's text for every type."""
+        return False
+
+    cdef Frame frame_of(self, bytes body, sent):
+        """The frame of a decoded body; None if its parameters are not what stands in its last brackets."""
+        if not sent.params:
+            return Frame(body)
+        before, after = body[: body.rfind(b"[") + 1], body[body.rfind(b"]") :]
+        # The proof that whatever scalars stand there are the parameters and nothing else: decode it with two others.
+        # One would prove nothing if the parameters were that one, and the brackets part of the statement.
+        if self.has_parameter(before, b"0", after, sent) and self.has_parameter(before, b"1", after, sent):
+            return Frame(before, after)
+        return None
+
+    cdef bint has_parameter(self, bytes before, bytes parameter, bytes after, sent) except -1:
+        """Whether a body with this parameter between its ends is what was sent, but for its parameters."""
+        try:
+            again = self.decode(before + parameter + after)
+        except ServiceError:
+            return False
+        is_parameter = [bytes(raw) for raw in again.params] == [parameter]
+        again.params = sent.params
+        return is_parameter and again == sent
 
     cdef QueryPlan keep(self, QueryPlan plan):
         """Remembers a plan."""
@@ -170,29 +205,6 @@ cdef bytes key_of(const char *body, Py_ssize_t size):
     key = PyBytes_FromStringAndSize(body, before + after)
     memcpy(PyBytes_AS_STRING(key) + before, closes, after)
     return key
-
-
-def _frame_of(bytes body, sent):
-    """The frame of a decoded body; None if its parameters are not what stands in its last brackets."""
-    if not sent.params:
-        return Frame(body)
-    before, after = body[: body.rfind(b"[") + 1], body[body.rfind(b"]") :]
-    # The proof that whatever scalars stand there are the parameters and nothing else: decode it with two others. One
-    # would prove nothing if the parameters were that one, and the brackets part of the statement.
-    if _has_parameter(before, b"0", after, sent) and _has_parameter(before, b"1", after, sent):
-        return Frame(before, after)
-    return None
-
-
-def _has_parameter(before, parameter, after, sent):
-    """Whether a body with this parameter between its ends is what was sent, but for its parameters."""
-    try:
-        again = decode_json(before + parameter + after, QUERY_BODY)
-    except ServiceError:
-        return False
-    is_parameter = [bytes(raw) for raw in again.params] == [parameter]
-    again.params = sent.params
-    return is_parameter and again == sent
 
 
 cdef bytes without_numbers(bytes text):

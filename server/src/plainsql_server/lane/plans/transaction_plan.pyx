@@ -17,6 +17,7 @@ from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.sql_text import is_empty
 from plainsql_server.data_plane.transaction import TAKES_SNAPSHOT
 from plainsql_server.engine.execution.transaction import FLUSH_BYTES
+from plainsql_server.http.data.query import ENCODINGS
 from plainsql_server.http.data.transaction import TRANSACTION_BODY
 from plainsql_server.http.server.requests import decode_json
 from plainsql_server.lane.plans.plan cimport PlanTable, StepPlan
@@ -147,7 +148,8 @@ cdef TransactionPlan _plan(sent, statements, TransactionFrame frame, classificat
         lists += has_parameters
     plan = TransactionPlan(steps, frame)
     plan.is_transaction = True
-    plan.set_options(sent, _database_of(sent, statements[0][1]), classifications)
+    encoding = ENCODINGS[sent.row_format, sent.big_numbers]
+    plan.set_options(sent, encoding, _database_of(sent, statements[0][1]), classifications)
     return plan
 
 

@@ -1,0 +1,8 @@
+from collections.abc import Mapping
+
+from plainsql_server.lane.plans.frame import Scalars
+from plainsql_server.lane.plans.plan import QueryPlans
+
+class SqlPlans(QueryPlans):
+    def __init__(self, scalars: Scalars, form: tuple[bool, bool] = ...) -> None: ...
+    def for_headers(self, headers: Mapping[bytes, bytes]) -> SqlPlans: ...

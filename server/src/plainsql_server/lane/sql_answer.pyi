@@ -1,0 +1,3 @@
+from plainsql_server.lane.answer import Answer
+
+class LaneSqlAnswer(Answer): ...
