@@ -22,10 +22,12 @@ _KEY = re.compile(rb"\r\nidempotency-key: *(\S+)\r\n", re.IGNORECASE)
 class Proxy:
     """Listens on a free port of the loopback. Counts the `cuts` by where they are."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, *, loses_answers: bool = False) -> None:
+        """With `loses_answers`, a connection that is cut after its request ends when the answer has come."""
         self.cuts: Counter[str] = Counter()
         self.port = 0
         self._target_port = target_port
+        self._loses_answers = loses_answers
 
     async def serve(self, ready: threading.Event, end: asyncio.Event) -> None:
         server = await asyncio.start_server(self._handle, "127.0.0.1", 0)
@@ -69,6 +71,8 @@ class Proxy:
         far_writer.write(request[:place])
         await far_writer.drain()
         if place is not None and place <= len(request):
+            if place == len(request) and self._loses_answers:
+                await _read_message(far_reader)
             self.cuts[_name_of(place, len(request))] += 1
             return False
         answer = await _read_message(far_reader)
@@ -111,11 +115,11 @@ class CommitCutter(Proxy):
     """Cuts the first attempt of each commit, at one of `places` after the other. Only commits have a key.
 
     None is the place right after the request, when the service is about to work on it. With `is_relentless`, every
-    attempt is cut there.
+    attempt is cut there; with `loses_answers`, too, after its commit.
     """
 
-    def __init__(self, target_port: int, *, is_relentless: bool = False) -> None:
-        super().__init__(target_port)
+    def __init__(self, target_port: int, *, is_relentless: bool = False, loses_answers: bool = False) -> None:
+        super().__init__(target_port, loses_answers=loses_answers)
         self.places: deque[int | None] = deque()
         # The length of the last commit that was passed on, and of its answer.
         self.lengths = (0, 0)

@@ -109,6 +109,22 @@ def test_a_write_whose_answers_are_all_lost_is_reported_as_it_is(plain_service: 
         plain_service.query("drop table js_effects")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_write_that_has_committed_has_one_effect_although_no_attempt_is_answered(
+    plain_service: Service, js_package: None, kind: str
+) -> None:
+    plain_service.query("create table js_effects (n int)")
+    try:
+        # Each attempt is cut when the service has answered it, so a second one without the first one's key would write.
+        with running(CommitCutter(port_of(plain_service), is_relentless=True, loses_answers=True)) as proxy:
+            reported = write(proxy, plain_service, kind, timeout_ms=2_000)
+        assert proxy.cuts["after send"] > 1
+        assert reported["outcomes"] == ["network_error committed"]
+        assert effects(plain_service) == {0: 1}
+    finally:
+        plain_service.query("drop table js_effects")
+
+
 def test_without_any_answer_the_outcome_is_unknown(plain_service: Service, js_package: None) -> None:
     with running(CuttingProxy(port_of(plain_service), share=1.0, seed=9)) as proxy:
         reported = write(proxy, plain_service, "transaction", timeout_ms=500)
