@@ -1,5 +1,6 @@
 """Every call of both clients, and every subcommand, once against the real service."""
 
+import datetime as dt
 import inspect
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -100,6 +101,11 @@ async def database_calls(do: Caller) -> None:
     assert (await do("make_default_database", was.id)).default
     assert (await do("delete_database", made.id)).restorable_until
     assert (await do("restore_database", made.id)).state == "ready"
+    branch = await do(
+        "create_database", name + "-copy", branch_of=made.id, expires_at=dt.datetime(2099, 1, 1, tzinfo=dt.UTC)
+    )
+    assert (branch.branch_of, branch.expires_at) == (made.id, "2099-01-01T00:00:00Z")
+    await do("delete_database", branch.id, restorable=False)
     assert (await do("reset_database", name + "x"))["tables"] == 0
     await do("delete_database", made.id, restorable=False)
 
@@ -109,6 +115,8 @@ def test_every_verb_of_the_command_works(service: Service) -> None:
     (was,) = [each["name"] for each in json.loads(run(service, "databases", "-o", "json").stdout) if each["default"]]
     for arguments in (
         ["create", name], ["rename", name, name + "x"], ["default", name + "x"], ["default", was],
+        ["branch", name + "x", name + "y", "--expires-at", "2099-01-01"], ["diff", name + "y"],
+        ["delete", "--for-good", "--yes", name + "y"],
         ["delete", "--yes", name + "x"], ["restore", name + "x"], ["delete", "--for-good", "--yes", name + "x"],
     ):  # fmt: skip
         done = run(service, "databases", *arguments)

@@ -231,9 +231,14 @@ class AsyncClient(Configured):
         """Revokes a key and its sessions."""
         await self.call(control.revoke_key(key_id))
 
-    async def create_database(self, name: str) -> control.Database:
-        """Creates a database. It is ready when the call returns."""
-        return await self.call(control.create_database(name))
+    async def create_database(
+        self, name: str, *, branch_of: str | None = None, expires_at: dt.datetime | None = None
+    ) -> control.Database:
+        """Creates a database: empty, or a copy of the database `branch_of`, which may expire.
+
+        It is ready when the call returns.
+        """
+        return await self.call(control.create_database(name, branch_of, expires_at))
 
     def list_databases(self) -> AsyncIterator[control.Database]:
         """Lists the organization's databases, oldest first."""

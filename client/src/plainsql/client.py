@@ -257,9 +257,14 @@ class Client(Configured):
         """Revokes a key and its sessions."""
         self.call(control.revoke_key(key_id))
 
-    def create_database(self, name: str) -> control.Database:
-        """Creates a database. It is ready when the call returns."""
-        return self.call(control.create_database(name))
+    def create_database(
+        self, name: str, *, branch_of: str | None = None, expires_at: dt.datetime | None = None
+    ) -> control.Database:
+        """Creates a database: empty, or a copy of the database `branch_of`, which may expire.
+
+        It is ready when the call returns.
+        """
+        return self.call(control.create_database(name, branch_of, expires_at))
 
     def list_databases(self) -> Iterator[control.Database]:
         """Lists the organization's databases, oldest first."""

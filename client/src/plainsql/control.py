@@ -51,7 +51,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database of your organization."""
+    """A database of your organization. `branch_of` is the id of the database that it was copied from."""
 
     id: str
     name: str
@@ -60,6 +60,8 @@ class Database:
     created_at: str
     size_bytes: int | None
     restorable_until: str | None = None
+    branch_of: str | None = None
+    expires_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,9 @@ def revoke_key(key_id: str) -> Call[None]:
     return Call("DELETE", f"/v1/keys/{quote(key_id)}", nothing)
 
 
-def create_database(name: str) -> Call[Database]:
-    return Call("POST", "/v1/databases", within("database", Database), {"name": name}, repeatable=False)
+def create_database(name: str, branch_of: str | None, expires_at: dt.datetime | None) -> Call[Database]:
+    content = _given(name=name, branch_of=branch_of, expires_at=expires_at.isoformat() if expires_at else None)
+    return Call("POST", "/v1/databases", within("database", Database), content, repeatable=False)
 
 
 def list_databases() -> Listing[Database]:

@@ -13,9 +13,11 @@ import psycopg
 import pytest
 
 from plainsql_server.control_plane import databases, organizations
+from plainsql_server.control_plane.branches import NewBranch
 from plainsql_server.control_plane.finishing import Finisher
 from plainsql_server.core.observation import Observation
 from plainsql_server.directory import databases as stored
+from plainsql_server.directory.branching import branches
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
@@ -145,6 +147,31 @@ async def test_a_creation_interrupted_after_any_statement_is_finished_by_another
             owner.execute("CREATE TABLE t AS SELECT 1 AS one")
         with place.postgres.connect(database.reader_role, database.engine_name) as reader:
             assert reader.execute("SELECT one FROM t").fetchall() == [(1,)]
+
+
+async def test_a_branch_interrupted_after_any_statement_is_finished_by_another_process(
+    place: Place, fuse: Fuse
+) -> None:
+    parent = await databases.create(place.directory, place.organization_id, "main")
+    with place.postgres.connect(parent.owner_role, parent.engine_name) as owner:
+        owner.execute("CREATE TABLE t AS SELECT 1 AS one")
+
+    async def create(number: int) -> None:
+        # What a request that died held is free again after some seconds.
+        await branches.release(place.directory, parent)
+        branch = NewBranch(parent, None)
+        await databases.create(place.directory, place.organization_id, f"db{number}", branch=branch)
+
+    assert await cut_off_everywhere(fuse, create) > 30 / EVERY
+    assert place.agrees()
+    await finish_all(place)
+    finished = await place.databases()
+    assert {database.state for database in finished} == {DatabaseState.READY}
+    assert place.agrees()
+    for database in finished:
+        for role in (database.owner_role, database.reader_role):
+            with place.postgres.connect(role, database.engine_name) as tenant:
+                assert tenant.execute("SELECT one FROM t").fetchall() == [(1,)]
 
 
 async def test_a_creation_interrupted_after_any_statement_can_be_deleted(place: Place, fuse: Fuse) -> None:

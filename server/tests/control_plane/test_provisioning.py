@@ -1,7 +1,8 @@
 """What a customer's two roles can and cannot do on a cell, tried by logging in as them."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
@@ -9,7 +10,8 @@ import pytest
 from psycopg import AsyncConnection, errors
 
 from plainsql_server.core.errors import InternalError
-from plainsql_server.engine.admin import provisioning
+from plainsql_server.engine.admin import branching, provisioning
+from plainsql_server.engine.admin.branching import Steps
 from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.engine.admin.provisioning import EngineNames
 from plainsql_server.settings import Settings
@@ -321,3 +323,44 @@ async def test_privileges_are_not_renewed_on_objects_that_a_customer_replaced(
 async def _older(cell: Postgres) -> list[str]:
     async with provisioning.admin_connection(cell.conninfo, SUPERUSER, "postgres") as connection:
         return await provisioning.of_older_editions(connection)
+
+
+@asynccontextmanager
+async def _nothing_to_hold() -> AsyncIterator[None]:
+    yield
+
+
+async def _nothing_to_note() -> None:
+    return None
+
+
+@pytest.mark.parametrize("strategy", ["WAL_LOG", "FILE_COPY"])
+async def test_a_branch_belongs_to_its_own_roles_and_to_no_other(
+    cell: Postgres, names: EngineNames, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setattr(branching, "_WAL_LOG_BYTES", 0 if strategy == "FILE_COPY" else 1 << 40)
+    with _owner(cell, names) as owner:
+        owner.execute("CREATE TABLE t (id int, hidden int)")
+        owner.execute("INSERT INTO t VALUES (1, 2)")
+        owner.execute(f"REVOKE ALL ON t FROM {names.reader_role}")
+        owner.execute(f"GRANT SELECT (id) ON t TO {names.reader_role}")
+        owner.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+        owner.execute(f"CREATE POLICY p ON t TO {names.reader_role} USING (id = 1)")
+        owner.execute("CREATE FUNCTION f() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'")
+        owner.execute("CREATE TYPE mood AS ENUM ('good')")
+        owner.execute("SELECT lo_from_bytea(4711, 'large')")
+    branch = provisioning.new_names()
+    steps = Steps(yes, _nothing_to_hold, _nothing_to_note)
+    for _ in range(2):
+        await branching.create_branch(cell.conninfo, SUPERUSER, names, branch, "s", steps=steps)
+    with _reader(cell, branch) as reader:
+        assert reader.execute("SELECT id FROM t").fetchall() == [(1,)]
+        with pytest.raises(errors.InsufficientPrivilege):
+            reader.execute("SELECT hidden FROM t")
+    with _owner(cell, branch) as owner:
+        owner.execute("ALTER TABLE t ADD COLUMN more int")
+        owner.execute("ALTER TYPE mood ADD VALUE 'bad'")
+        assert owner.execute("SELECT lo_get(4711)").fetchall() == [(b"large",)]
+        owner.execute("DROP FUNCTION f")
+    for gone in (names, branch):
+        assert await provisioning.drop_database(cell.conninfo, SUPERUSER, gone, yes)

@@ -64,6 +64,7 @@ def dsn_0016(dsn: str) -> str:
         dropped = ", ".join(f"DROP COLUMN {column}" for column in columns)
         connection.execute(f"ALTER TABLE data_processes {dropped}".encode())
         connection.execute("DROP FUNCTION renew_process, leave_process, grant_permits; DROP TABLE permits")
+        connection.execute("ALTER TABLE databases DROP COLUMN branch_of, DROP COLUMN expires_at")
         connection.execute("UPDATE alembic_version SET version_num = '0016'")
     return dsn
 
@@ -105,7 +106,7 @@ def test_a_migration_of_a_directory_in_use_is_in_the_audit_log(dsn_0016: str) ->
     with psycopg.connect(dsn_0016, autocommit=True) as connection:
         for _ in range(2):
             migrate(dsn_0016)
-            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0018"})]
+            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0019"})]
 
 
 def test_an_unavailable_directory_is_an_engine_error() -> None:

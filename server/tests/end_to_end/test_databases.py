@@ -50,7 +50,8 @@ def wait_for_state(service: Service, database: dict[str, Any], state: str) -> di
 
 def test_a_new_database_is_ready_and_works(service: Service, database: dict[str, Any], write_key: str) -> None:
     assert set(database) == {
-        "id", "name", "state", "default", "created_at", "size_bytes", "restorable_until", "urls",
+        "id", "name", "state", "default", "created_at", "size_bytes", "restorable_until", "branch_of", "expires_at",
+        "urls",
     }  # fmt: skip
     assert (database["state"], database["default"]) == ("ready", False)
     assert database["size_bytes"] > 1_000_000

@@ -253,6 +253,19 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="name or id")
 
 
+def _add_branch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("parent", help="the database to copy")
+    parser.add_argument("name", help="the name to give the copy")
+    shown = "when the copy is deleted for good, such as 2027-01-31T00:00:00Z (default: never)"
+    parser.add_argument("--expires-at", metavar="TIME", help=shown)
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="the branch")
+    parser.add_argument("--with", dest="other", metavar="DATABASE", help="compare with this one (default: its parent)")
+    _add_format(parser)
+
+
 def _add_rename(parser: argparse.ArgumentParser) -> None:
     _add_name(parser)
     parser.add_argument("new_name", help="the new name")
@@ -363,6 +376,8 @@ def _add_login(parser: argparse.ArgumentParser) -> None:
 _DATABASE_VERBS = {
     "list": Command("list databases (the default)", "nouns:list_databases", _add_format),
     "create": Command("create a database; prints its id", "nouns:create_database", _add_new_name),
+    "branch": Command("create a copy of a database; prints its id", "branches.verbs:create_branch", _add_branch),
+    "diff": Command("show how the schema of a branch differs from its parent's", "branches.verbs:show_diff", _add_diff),
     "default": Command("make a database the default", "nouns:make_default", _add_name),
     "rename": Command("rename a database", "nouns:rename_database", _add_rename),
     "delete": Command("delete a database; you can restore it for a while", "nouns:delete_database", _add_delete),
@@ -381,7 +396,10 @@ _COMMANDS = {
     "export": Command("save a table or a query result to a file", "exporting:run_export", _add_export),
     "tables": Command("list tables", "nouns:list_tables", _add_tables),
     "databases": Command(
-        "list databases, or create, rename, delete or restore one", "nouns:list_databases", _add_format, _DATABASE_VERBS
+        "list databases, or create, branch, rename, delete or restore one",
+        "nouns:list_databases",
+        _add_format,
+        _DATABASE_VERBS,
     ),
     "keys": Command("list API keys, or create, rotate or revoke one", "nouns:list_keys", _add_format, _KEY_VERBS),
     "session": Command(

@@ -56,7 +56,17 @@ def list_tables(options: argparse.Namespace) -> int:
 def list_databases(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
         found = list(db.list_databases())
-    write_records(("name", "state", "default", "size_bytes", "created_at", "id"), found, options.output_format)
+    names = {each.id: each.name for each in found}
+    columns: tuple[str, ...] = ("name", "state", "default", "size_bytes", "created_at", "id")
+    listed = [
+        {
+            **{name: getattr(each, name) for name in columns},
+            "branch_of": names.get(each.branch_of or "", each.branch_of),
+            "expires_at": each.expires_at,
+        }
+        for each in found
+    ]
+    write_records((*columns, "branch_of", "expires_at"), listed, options.output_format)
     return 0
 
 
@@ -70,21 +80,21 @@ def create_database(options: argparse.Namespace) -> int:
 
 def rename_database(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
-        renamed = db.rename_database(_database(db, options.name).id, options.new_name)
+        renamed = db.rename_database(database_named(db, options.name).id, options.new_name)
     say(f"Renamed database {options.name!r} to {renamed.name!r}.")
     return 0
 
 
 def make_default(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
-        changed = db.make_default_database(_database(db, options.name).id)
+        changed = db.make_default_database(database_named(db, options.name).id)
     say(f"Database {changed.name!r} is now the default.")
     return 0
 
 
 def delete_database(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
-        found = _database(db, options.name)
+        found = database_named(db, options.name)
         size = f", {readable_size(found.size_bytes)}," if found.size_bytes is not None else ""
         for_good = " for good" if options.for_good else ""
         confirm(options, found.name, f"This deletes the database {found.name!r}{size} with everything in it{for_good}.")
@@ -96,12 +106,13 @@ def delete_database(options: argparse.Namespace) -> int:
 
 def restore_database(options: argparse.Namespace) -> int:
     with connect(options, uses_database=False) as db:
-        restored = db.restore_database(_database(db, options.name).id)
+        restored = db.restore_database(database_named(db, options.name).id)
     say(f"Restored database {restored.name!r}.")
     return 0
 
 
-def _database(db: Client, name: str) -> Database:
+def database_named(db: Client, name: str) -> Database:
+    """The database with that name or id."""
     for database in db.list_databases():
         if name in (database.name, database.id):
             return database
@@ -117,7 +128,7 @@ def list_keys(options: argparse.Namespace) -> int:
 
 
 def create_key(options: argparse.Namespace) -> int:
-    expires_at = _expiry(options.expires_at) if options.expires_at else None
+    expires_at = expiry_of(options.expires_at) if options.expires_at else None
     with connect(options, uses_database=False) as db:
         made = db.create_key(options.name, options.scope, database=_binding(options), expires_at=expires_at)
     _warn_of_binding(made)
@@ -144,7 +155,8 @@ def _warn_of_binding(made: Key | Session) -> None:
         )
 
 
-def _expiry(text: str) -> dt.datetime:
+def expiry_of(text: str) -> dt.datetime:
+    """The time of an option `--expires-at`."""
     try:
         expiry = dt.datetime.fromisoformat(text)
     except ValueError:

@@ -1,5 +1,7 @@
 """`plainsql-server database …`."""
 
+from datetime import datetime
+
 import click
 
 from plainsql_server.cli.output import confirm, json_option, print_one, print_records, remark, yes_option
@@ -12,6 +14,7 @@ from plainsql_server.cli.running import (
     with_directory,
 )
 from plainsql_server.control_plane import adoption, cells, databases, organizations
+from plainsql_server.control_plane.branches import NewBranch, check_expiry
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
@@ -40,6 +43,33 @@ def _create(organization: str, name: str) -> None:
 
     created = with_directory(create)
     remark(f"Created the database {created.name!r}{', the default' if created.is_default else ''}.")
+    click.echo(created.id)
+
+
+@database_command.command("branch")
+@organization_option
+@click.argument("parent")
+@click.argument("name")
+@click.option(
+    "--expires-at",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z"]),
+    metavar="TIME",
+    help="Delete the branch then, for good, such as 2027-01-31T00:00:00Z.",
+)
+def _branch(organization: str, parent: str, name: str, expires_at: datetime | None) -> None:
+    """Create the database NAME as a copy of the database PARENT as it is now. Prints its ID.
+
+    It is on the same cell and counts as a database of the organization. Requests to PARENT wait while it is copied.
+    """
+
+    async def create(directory: Directory) -> DatabaseRecord:
+        owner = await organizations.get(directory, organization)
+        check_expiry(expires_at)
+        branch = NewBranch(await databases.get_named(directory, owner.id, parent), expires_at)
+        return await databases.create(directory, owner.id, name, branch=branch)
+
+    created = with_directory(create)
+    remark(f"Created the database {created.name!r}, a branch of {parent!r}.")
     click.echo(created.id)
 
 

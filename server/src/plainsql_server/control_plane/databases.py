@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NoReturn
 
+from plainsql_server.control_plane import branches
+from plainsql_server.control_plane.branches import NewBranch
 from plainsql_server.control_plane.cell_work import work_of
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.control_plane.states import RESTORABLE, DatabaseAction, sources
@@ -30,8 +32,10 @@ CLAIM_S = 10.0
 _SIZES_TIMEOUT_S = 1.0
 
 
-async def create(directory: Directory, organization_id: str, name: str, by: Actor = OPERATOR) -> DatabaseRecord:
-    """Creates a database, ready to use. The organization's first database becomes its default.
+async def create(
+    directory: Directory, organization_id: str, name: str, by: Actor = OPERATOR, branch: NewBranch | None = None
+) -> DatabaseRecord:
+    """Creates a database, ready to use: empty, or as a `branch`. The organization's first becomes its default.
 
     If a database of that name exists whose creation failed or was interrupted, completes that one. Raises RequestError
     for an invalid name, ConflictError if it is taken, LimitError if the tier's limit is reached, and EngineError or
@@ -40,8 +44,9 @@ async def create(directory: Directory, organization_id: str, name: str, by: Acto
     check_database_name(name)
     database = await databases.find(directory, organization_id, name)
     if database is None:
-        database = await insert(directory, organization_id, name, by)
-    elif database.state not in sources(DatabaseAction.FINISH):
+        on = None if branch is None else await branches.cell_for(directory, branch.parent)
+        database = await insert(directory, organization_id, name, by, on=on, branch=branch)
+    elif database.state not in sources(DatabaseAction.FINISH) or database.branch_of != (branch and branch.parent.id):
         raise _taken(database)
     return await finish(directory, database, by)
 
@@ -61,7 +66,11 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
     secret = directory.secrets.open(database.record_secret, database.engine_name)
     try:
         async with work_of(directory).slot(cell.id):
-            await provisioning.create_database(cell.conninfo, cell.admin_role, names_of(database), secret, is_wanted)
+            names = names_of(database)
+            if database.branch_of is None:
+                await provisioning.create_database(cell.conninfo, cell.admin_role, names, secret, is_wanted)
+            else:
+                await branches.copy(directory, database, cell, names, secret)
     except ServiceError as error:
         await _note_failure(directory, database, error)
         raise
@@ -252,12 +261,13 @@ async def _refuse(directory: Directory, database: DatabaseRecord, action: Databa
 
 async def insert(
     directory: Directory, organization_id: str, name: str, by: Actor, *,
-    as_draft_s: float = 0, counted: bool = True, on: cells.CellRecord | None = None,
+    as_draft_s: float = 0, counted: bool = True, on: cells.CellRecord | None = None, branch: NewBranch | None = None,
 ) -> DatabaseRecord:  # fmt: skip
     """Records a database in the directory before anything of it exists: one to be created, or a draft for `as_draft_s`.
 
-    It goes to the cell with the most room. With `on` it goes to that cell, as a copy that customers do not see. Raises
-    LimitError if the tier's limit is reached (unless not `counted`), ConflictError if the name is taken.
+    It goes to the cell with the most room. With `on` it goes to that cell, as a copy that customers do not see unless
+    it is a `branch`. Raises LimitError if the tier's limit is reached (unless not `counted`), ConflictError if the name
+    is taken.
     """
     organization = await organizations.find_by_id(directory, organization_id)
     if organization is None:
@@ -274,10 +284,18 @@ async def insert(
         engine_name=names.database,
         owner_role=names.owner_role,
         reader_role=names.reader_role,
+        branch_of=None if branch is None else branch.parent.id,
+        expires_at=None if branch is None else branch.expires_at,
     )
     at_most = TIERS[organization.tier].databases if counted else None
     inserted = await databases.insert(
-        directory, new, at_most, as_draft_s or CLAIM_S, by, as_draft=as_draft_s > 0, audited=on is None
+        directory,
+        new,
+        at_most,
+        as_draft_s or CLAIM_S,
+        by,
+        as_draft=as_draft_s > 0,
+        audited=on is None or branch is not None,
     )
     if inserted is None:
         raise LimitError(

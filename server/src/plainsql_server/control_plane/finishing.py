@@ -1,4 +1,5 @@
-"""The finisher: completes creations and moves that a crash interrupted, and deletions that are due.
+"""The finisher: completes creations and moves that a crash interrupted, and deletions that are due. Also deletes
+branches that have expired.
 
 Every control process runs this loop. Each claims unclaimed work for a limited time, and a lock on the cell keeps two
 processes from working on one database. The directory records what is unfinished; `control_plane/databases.py` and
@@ -8,7 +9,7 @@ processes from working on one database. The directory records what is unfinished
 import asyncio
 import time
 
-from plainsql_server.control_plane import databases, moves
+from plainsql_server.control_plane import branches, databases, moves
 from plainsql_server.control_plane.databases import CLAIM_S
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import FailureObserved, Observe, describe_for_operators
@@ -56,6 +57,7 @@ class Finisher:
 
     async def finish_some(self) -> int:
         """Works on some unfinished items. Returns how many; 0 means that nothing is unfinished."""
+        await branches.expire(self._directory)
         abandoned = await moves.abandoned(self._directory)
         await asyncio.gather(*(self._undo(move) for move in abandoned))
         unfinished = await stored.claim_unfinished(self._directory, _AT_ONCE, CLAIM_S)

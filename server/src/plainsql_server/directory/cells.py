@@ -169,6 +169,13 @@ async def roomiest(directory: Directory, organization_id: str, tier: str) -> Cel
     return _record(row) if row else None
 
 
+async def has_room(directory: Directory, cell_id: str) -> bool:
+    """Whether a cell has fewer databases than it accepts."""
+    async with directory.connection() as connection:
+        cursor = await connection.execute("SELECT FROM cells WHERE id = %s AND room > databases", (cell_id,))
+        return cursor.rowcount == 1
+
+
 def _record(row: dict[str, Any] | None) -> CellRecord:
     assert row is not None
     tiers = None if row["tiers"] is None else tuple(row["tiers"])

@@ -27,7 +27,8 @@ _SELECT = """
            d.record_secret, d.created_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
            d.cell_id, c.name AS cell_name, c.conninfo AS cell_conninfo, c.state AS cell_state,
-           coalesce(d.held_until > now(), false) AS is_held, d.restorable_until, d.restores_to
+           coalesce(d.held_until > now(), false) AS is_held, d.restorable_until, d.restores_to,
+           d.branch_of, d.expires_at
     FROM databases d
     JOIN cells c ON c.id = d.cell_id
     JOIN roles o ON o.database_id = d.id AND o.kind = 'owner'
@@ -78,6 +79,10 @@ class DatabaseRecord:
     restorable_until: datetime | None
     restores_to: DatabaseState | None
     """The state after a restore; None if it cannot be restored."""
+    branch_of: str | None
+    """The id of the database that it was copied from as a branch; None if it is no branch."""
+    expires_at: datetime | None
+    """When it is deleted without being asked for; None if never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class NewDatabase:
     engine_name: str
     owner_role: str
     reader_role: str
+    branch_of: str | None = None
+    expires_at: datetime | None = None
 
 
 async def insert(
@@ -118,7 +125,8 @@ async def insert(
             await connection.execute("UPDATE databases SET plain = false WHERE id = %s", (new.id,))
         if audited:
             action = "database.adopt" if adopted else "database.create"
-            await audit.note(connection, by, action, new.organization_id, new.id, name=new.name)
+            details = {} if new.branch_of is None else {"branch_of": new.branch_of}
+            await audit.note(connection, by, action, new.organization_id, new.id, name=new.name, **details)
         return await _get(connection, new.id)
 
 
@@ -422,15 +430,18 @@ async def _count(connection: DirectoryConnection, organization_id: str) -> int:
 async def _insert_rows(connection: DirectoryConnection, new: NewDatabase, claim_s: float, secret: str) -> None:
     database = """
         INSERT INTO databases
-            (id, organization_id, name, state, is_default, engine_name, cell_id, record_secret, work_after)
-        SELECT %(id)s, %(organization_id)s, %(name)s, 'creating',
+            (id, organization_id, name, state, is_default, engine_name, cell_id, record_secret, work_after, branch_of,
+             expires_at, plain)
+        SELECT %(id)s, %(organization_id)s, %(name)s, 'creating', %(branch_of)s::text IS NULL AND
                NOT EXISTS (SELECT FROM databases WHERE organization_id = %(organization_id)s AND is_default),
-               %(engine_name)s, cells.id, %(secret)s, now() + %(claim_s)s * interval '1 s'
+               %(engine_name)s, cells.id, %(secret)s, now() + %(claim_s)s * interval '1 s', %(branch_of)s,
+               %(expires_at)s, %(branch_of)s::text IS NULL
         FROM cells WHERE cells.id = %(cell_id)s AND cells.state <> 'removed' FOR KEY SHARE
     """
     arguments = {
         "id": new.id, "organization_id": new.organization_id, "name": new.name, "engine_name": new.engine_name,
-        "cell_id": new.cell_id, "claim_s": claim_s, "secret": secret,
+        "cell_id": new.cell_id, "claim_s": claim_s, "secret": secret, "branch_of": new.branch_of,
+        "expires_at": new.expires_at,
     }  # fmt: skip
     try:
         inserted = await connection.execute(database, arguments)

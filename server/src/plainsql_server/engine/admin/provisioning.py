@@ -134,7 +134,7 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         # In a cluster that was once PostgreSQL 14, PUBLIC may create objects here, and the probe role can connect.
         await cell.execute(hardening.CLOSED_SCHEMA)
         is_there = await _exists(cell, "SELECT FROM pg_roles WHERE rolname = %s", PROBE_ROLE)
-        await _run(cell, _role(PROBE_ROLE, is_there=is_there))
+        await run(cell, _role(PROBE_ROLE, is_there=is_there))
         await tenants_group.create(cell)
         await tenants_group.add_missing(cell)
         await cell.execute(_fill("GRANT CONNECT ON DATABASE {} TO {}", PROBE_DATABASE, PROBE_ROLE))
@@ -173,7 +173,7 @@ async def create_database(
             if not is_complete:
                 await _complete(database)
             access = records.access_for((names.owner_role, names.reader_role), record_secret)
-            await _run(database, [*_grants(names, large_objects), *access, _comment(names.database, _EDITION)])
+            await run(database, [*_grants(names, large_objects), *access, _comment(names.database, _EDITION)])
 
 
 async def _create_parts(cell: AsyncConnection, names: EngineNames) -> bool:
@@ -181,6 +181,16 @@ async def _create_parts(cell: AsyncConnection, names: EngineNames) -> bool:
 
     What an earlier attempt has copied is not known to be of this version.
     """
+    has_database, edition = await create_roles(cell, names)
+    if not has_database:
+        # A new database allows CONNECT to PUBLIC, so it disallows all connections until that is revoked.
+        await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", names.database, TEMPLATE))
+    await open_to_tenants(cell, names)
+    return edition == _TEMPLATE_EDITION and not has_database
+
+
+async def create_roles(cell: AsyncConnection, names: EngineNames) -> tuple[bool, str | None]:
+    """Creates the two login roles. Returns whether the database exists, and the template's version."""
     roles = [names.owner_role, names.reader_role]
     arguments = {"database": names.database, "roles": roles, "template": TEMPLATE}
     found = await (await cell.execute(_EXISTING, arguments)).fetchone()
@@ -189,12 +199,13 @@ async def _create_parts(cell: AsyncConnection, names: EngineNames) -> bool:
     made = [statement for role in roles for statement in _role(role, is_there=role in existing_roles)]
     # A cell that an older version prepared may not have the group yet.
     await tenants_group.create(cell)
-    await _run(cell, [*made, tenants_group.add(cell, roles)])
-    if not has_database:
-        # A new database allows CONNECT to PUBLIC, so it disallows all connections until that is revoked.
-        await cell.execute(_fill("CREATE DATABASE {} TEMPLATE {} ALLOW_CONNECTIONS false", names.database, TEMPLATE))
-    await _run(cell, _opening(names))
-    return edition == _TEMPLATE_EDITION and not has_database
+    await run(cell, [*made, tenants_group.add(cell, roles)])
+    return bool(has_database), edition
+
+
+async def open_to_tenants(cell: AsyncConnection, names: EngineNames) -> None:
+    """Lets the two roles connect to the database, and no other tenant's."""
+    await run(cell, _opening(names))
 
 
 async def _complete(database: AsyncConnection) -> None:
@@ -221,7 +232,7 @@ async def renew_rights(conninfo: str, admin_role: str) -> None:
                     raise InternalError(f"the schema plainsql of {name} belongs to its customer")
                 await harden(database)
                 await records.renew(database)
-            await _run(cell, [*pins("DATABASE", name), _comment(name, _EDITION)])
+            await run(cell, [*pins("DATABASE", name), _comment(name, _EDITION)])
 
 
 async def create_backup_role(database: AsyncConnection, owner_role: str) -> None:
@@ -235,7 +246,7 @@ async def create_backup_role(database: AsyncConnection, owner_role: str) -> None
         # Two backups may both be the first. Tenants can't take advisory locks.
         await database.execute("SELECT pg_advisory_xact_lock(%s)", (_BACKUP_ROLE_LOCK,))
         if not await _exists(database, "SELECT FROM pg_roles WHERE rolname = %s", role):
-            await _run(
+            await run(
                 database, [*_role(role, is_there=False, inherits=True), _fill("GRANT {} TO {}", owner_role, role)]
             )
 
@@ -402,7 +413,7 @@ def _allow_connections(name: str, allowed: bool) -> sql.Composed:
     return statement.format(sql.Identifier(name), sql.Literal(allowed))
 
 
-async def _run(connection: AsyncConnection, statements: Sequence[sql.Composed]) -> None:
+async def run(connection: AsyncConnection, statements: Sequence[sql.Composed]) -> None:
     """Runs statements in one exchange and one transaction."""
     await connection.execute(sql.SQL(";\n").join(statements))
 

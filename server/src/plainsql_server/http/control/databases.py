@@ -4,12 +4,14 @@ The rules are in `control_plane/databases.py`.
 """
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from plainsql_server.control_plane import databases
+from plainsql_server.control_plane.branches import NewBranch, check_expiry
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.connection import Directory
@@ -27,6 +29,14 @@ class NewDatabaseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/databases."""
 
     name: Annotated[DatabaseName, Meta(description="Name of the new database.")]
+    branch_of: Annotated[
+        DatabaseName | None,
+        Meta(description="Name or id of the database that the new one is a copy of. Without it, the new one is empty."),
+    ] = None
+    expires_at: Annotated[
+        Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})] | None,
+        Meta(description="When the branch is deleted for good. In the future, with a time zone. Only for a branch."),
+    ] = None
 
 
 class DatabaseChangeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +77,8 @@ class Database(msgspec.Struct, kw_only=True):
     restorable_until: Annotated[
         Time | None, Meta(description="When a deleted database can no longer be restored. Null if it can't be.")
     ]
+    branch_of: Annotated[str | None, Meta(description="Id of the database that it was copied from. Null if none.")]
+    expires_at: Annotated[Time | None, Meta(description="When it is deleted by itself. Null if it isn't.")]
     urls: DatabaseUrls
 
 
@@ -104,8 +116,18 @@ class DatabaseRoutes:
     async def post(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
         body = decoded_body(request, _new_database_body)
-        created = await databases.create(self._directory, principal.organization_id, body.name, by)
+        branch = await self._branch(body, principal)
+        created = await databases.create(self._directory, principal.organization_id, body.name, by, branch)
         return await self._answer(request, 201, created)
+
+    async def _branch(self, body: NewDatabaseBody, principal: Principal) -> NewBranch | None:
+        if body.branch_of is None:
+            if body.expires_at is not None:
+                raise RequestError("malformed_request", "`expires_at` is only possible with `branch_of`.")
+            return None
+        check_expiry(body.expires_at)
+        parent = await databases.get_named(self._directory, principal.organization_id, body.branch_of)
+        return NewBranch(parent, body.expires_at)
 
     async def list_(self, request: Request, principal: Principal) -> Response:
         administrator(request, principal)
@@ -172,5 +194,7 @@ class DatabaseRoutes:
             created_at=database.created_at,
             size_bytes=size_bytes,
             restorable_until=database.restorable_until if is_restorable else None,
+            branch_of=database.branch_of,
+            expires_at=database.expires_at,
             urls=self._urls,
         )

@@ -125,10 +125,11 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
     made = Contract(
         body=NewDatabaseBody,
         max_body_bytes=MAX_BODY_BYTES,
-        examples={"A shop": {"name": "shop"}},
+        examples={"A shop": {"name": "shop"}, "A copy to try things on": {"name": "shop-test", "branch_of": "shop"}},
         answers={201: DatabaseAnswer},
         errors=("invalid_name", "name_taken", "database_limit", "database_not_found", "organization_not_found",
-                "no_active_cell", "creation_unavailable", *_CELL_ERRORS),
+                "no_active_cell", "creation_unavailable", "invalid_expiry", "wrong_state", "database_busy",
+                *_CELL_ERRORS),
     )  # fmt: skip
     listed = Contract(options=PageOptions, answers={200: DatabasesAnswer}, errors=())
     shown = Contract(path=_DATABASE, answers={200: DatabaseAnswer}, errors=("database_not_found",))

@@ -44,6 +44,7 @@ CODES: dict[str, Code] = {
     "database_suspended": Code(AccessError, "The operator suspended the database."),
     "database_not_ready": Code(EngineError, "The database is being created, or its creation failed."),
     "database_limit": Code(LimitError, "The organization has reached its tier's database limit."),
+    "database_busy": Code(EngineError, "The database to copy had long statements or a backup running. Try again."),
     "no_active_cell": Code(EngineError, "No cell accepts new databases."),
     "creation_unavailable": Code(EngineError, "This server can't create databases right now."),
     "wrong_state": Code(ConflictError, "The database's state does not allow this, or changed in the meantime."),
@@ -130,7 +131,7 @@ OPERATORS_CODES = frozenset(
     {
         "admin_role_too_weak", "already_known", "already_there", "analyze_failed", "backup_damaged", "backup_empty",
         "backups_of_others", "backups_running", "cell_in_use", "cell_not_found", "cell_not_lost",
-        "cell_unavailable", "database_busy", "degraded", "directory_busy", "directory_not_empty", "dump_failed",
+        "cell_unavailable", "degraded", "directory_busy", "directory_not_empty", "dump_failed",
         "engine_version_refused", "extension_not_offered", "invalid_conninfo", "invalid_extension",
         "move_overtaken", "move_under_way", "not_a_backup", "not_adoptable", "not_the_owner", "not_their_cell",
         "organization_ambiguous", "pid_ambiguous", "pipe_failed", "program_missing", "purge_incomplete",

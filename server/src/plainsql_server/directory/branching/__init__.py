@@ -1,0 +1,1 @@
+"""Branches in the directory, and the holds on their parents while they are copied."""
