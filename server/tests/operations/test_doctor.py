@@ -288,6 +288,12 @@ def test_a_cell_that_is_too_small_unsafe_or_verbose_is_reported(stage: Stage) ->
     assert_found(found, "SQL is written to the cell's log", "log_min_error_statement = panic", "warning")
 
 
+def test_a_cell_whose_connections_are_too_few_for_the_processes_is_reported(stage: Stage) -> None:
+    assert_found(doctor(stage, workers="6"), "each of 6 processes may have 33.", "", "good")
+    found = doctor(stage, workers="7")
+    assert_found(found, "each of 7 processes may have only 28.", "Set max_connections to 270", "warning")
+
+
 def test_a_missing_or_blocked_health_check_role_is_reported(stage: Stage) -> None:
     with changed(stage, "alter role plainsql_probe nologin", back=["alter role plainsql_probe login"]):
         assert_found(doctor(stage), "Customers' roles can't log in", "ALTER ROLE … LOGIN")
