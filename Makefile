@@ -35,7 +35,7 @@ SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operatio
 	$(addprefix $(END_TO_END)/test_,rate_limits.py \
 	redis_unavailable.py revocation.py fast_lane_changes.py provisioning_under_fire.py schemathesis.py)
 SOAK_tenant_isolation := server/tests/tenant_isolation
-SOAK_client := client/tests js/tests
+SOAK_client := client/tests js/tests console/tests
 SOAK_failover := server/tests/failover
 SOAK_moves := server/tests/fleet
 SOAK_drills := server/tests/drills
@@ -46,7 +46,7 @@ SOAK_all = $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(
 	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills) $(SOAK_install) $(SOAK_properties)
 
 .DEFAULT_GOAL := help
-.PHONY: help installer environment setup js check-js extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom sbom-image packages manylinux
+.PHONY: help installer environment setup js check-js console check-console extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom sbom-image packages manylinux
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -70,6 +70,13 @@ js:  ## install what the npm package needs, and compile it
 check-js:  ## lint, format and types of the npm package; changes nothing (after `make js`)
 	npm run --prefix js --silent check
 
+console:  ## install what the web console needs, and build it into the server (needs npm)
+	npm ci --prefix console --silent --no-audit --no-fund
+	npm run --prefix console --silent build
+
+check-console:  ## lint, format, types and unit tests of the web console (after `make console`)
+	npm run --prefix console --silent check
+
 # Not --inplace, which would compile again what an installation has compiled. A module that is not compiled, for want of
 # a compiler, is named, and that is no failure.
 extensions:  ## compile the extension modules that have changed (needs gcc and Python's headers)
@@ -82,7 +89,7 @@ check:  ## lint, format, types and import contracts; changes nothing
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/mypy server/setup.py
 	$(BIN)/mypy client/tests client/reference.py
-	$(BIN)/mypy js/tests
+	$(BIN)/mypy js/tests console/tests
 	$(BIN)/lint-imports --no-logo
 
 collect: extensions  ## import all tests without running them

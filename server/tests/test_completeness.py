@@ -49,6 +49,8 @@ OPEN_ROUTES = frozenset(
         "/docs/docs.css",
         "/docs/page.css",
         "/guides/{name}",
+        "/console",
+        "/console/{name}",
     )
 )
 

@@ -126,7 +126,7 @@ def _bars_of(comparison: ast.Compare, durations: set[str]) -> Iterator[str]:
 
 
 def _files() -> Iterator[tuple[str, str]]:
-    for folder in ("server/tests", "client/tests", "js/tests"):
+    for folder in ("server/tests", "client/tests", "js/tests", "console/tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield str(path.relative_to(ROOT)), path.read_text()
 

@@ -218,6 +218,7 @@ def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
         ("Data plane", run.addresses.data_url),
         ("Control plane", run.addresses.control_url),
         ("Alias", run.addresses.alias_url or "none (nginx isn't installed)"),
+        ("Web console", f"{run.addresses.control_url}/console  # sign in with the API key"),
         ("API key", str(run.folder.api_key_file)),
         ("CA", str(ca_file) if ca_file else "none (plain HTTP)"),
         *(trust_lines(ca_file) if ca_file else []),

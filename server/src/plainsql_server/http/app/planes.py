@@ -12,7 +12,9 @@ from typing import Literal
 PlaneName = Literal["data", "control"]
 
 # Each with all paths below it. The alias's nginx configuration names them, too.
-CONTROL_PATHS = ("/v1/session", "/v1/organizations", "/v1/databases", "/v1/keys", "/v1/usage", "/v1/audit", "/mcp")
+CONTROL_PATHS = (
+    "/v1/session", "/v1/organizations", "/v1/databases", "/v1/keys", "/v1/usage", "/v1/audit", "/mcp", "/console",
+)  # fmt: skip
 _CONTROL_PATHS = re.compile(rf"(?:{'|'.join(CONTROL_PATHS)})(?:/|\Z)")
 _DATA_PATHS = re.compile(
     r"/(?:v1/query|query|sql|v1/transaction|v1/requests|tables|bench|capabilities|storage/test|admin/reset)(?:/|\Z)"

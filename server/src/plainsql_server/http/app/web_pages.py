@@ -93,6 +93,7 @@ def start_page(shown: ShownService) -> Response:
     content = f"""<h1>PlainSQL {escape(shown.version)}</h1>
 <p>SQL over plain HTTPS, on PostgreSQL. <a href="/docs">Read about the routes of this host and try them</a>, or read
 the guides: {guide_links(", ")}.</p>
+<p><a href="{escape(shown.control_url)}/console">Open the web console</a> and sign in with an API key.</p>
 <pre>curl -H "Authorization: Bearer $KEY" --json '{{"sql": "select 1 + 1 as two"}}' {url}/v1/query</pre>
 <h2>Hosts</h2>
 {_table((name, escape(address)) for name, address in hosts if address is not None)}

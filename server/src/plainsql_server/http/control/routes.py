@@ -1,6 +1,6 @@
 """The control plane's routes, each with its scope and contract.
 
-All require the scope `admin`, except the session routes and reading your own organization.
+All require the scope `admin`, except the session routes, reading your own organization, and the console's files.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from plainsql_server.http.app.fields import DATABASE_NAME_PATTERN
 from plainsql_server.http.app.health import Urls
 from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers_route, scoped_route
 from plainsql_server.http.control.answering import MAX_BODY_BYTES
+from plainsql_server.http.control.console import ConsoleRoutes
 from plainsql_server.http.control.databases import (
     DatabaseAnswer,
     DatabaseChangeBody,
@@ -65,6 +66,7 @@ def control_routes(
         *_database_routes(DatabaseRoutes(directory, urls, restore_s, there_is_work)),
         *_organization_routes(OrganizationRoutes(directory)),
         _mcp_route(mcp),
+        *ConsoleRoutes(urls).routes(),
     ]
 
 

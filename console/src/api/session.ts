@@ -1,0 +1,71 @@
+/**
+ * The session of this browser tab. Its token is in memory and in sessionStorage, and nowhere else. A key is exchanged
+ * for a token at once and never stored.
+ */
+
+import { store } from "./store.ts";
+
+export interface Session {
+  token: string;
+  id: string;
+  expiresAt: string;
+  scopes: string[];
+  /** The only database that it may use, if it is bound to one. */
+  database: string | null;
+  organization: { id: string; name: string; tier: string };
+  dataUrl: string;
+  controlUrl: string;
+  version: string;
+}
+
+/** Why the last session ended, for the page where one signs in. */
+export type Ended = "" | "signed out" | "refused" | "expired";
+
+const KEY = "plainsql.session";
+// A tab that is duplicated gets a copy of the session. What ends it in one ends it in all.
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("plainsql.session") : undefined;
+
+const read = (): Session | undefined => {
+  try {
+    const found = JSON.parse(sessionStorage.getItem(KEY) ?? "null") as Session | null;
+    return found && Date.parse(found.expiresAt) > Date.now() ? found : undefined;
+  } catch {
+    return undefined;
+  }
+};
+
+export const session = store<Session | undefined>(read());
+export const ended = store<Ended>("");
+
+export const keep = (next: Session): void => {
+  ended.set("");
+  sessionStorage.setItem(KEY, JSON.stringify(next));
+  session.set(next);
+};
+
+/** Forgets the session in this tab. */
+const forget = (why: Ended): void => {
+  sessionStorage.removeItem(KEY);
+  ended.set(why);
+  session.set(undefined);
+};
+
+/** Forgets the session in all tabs, unless it is no longer the one with this token. */
+export const end = (why: Ended, token?: string): void => {
+  const current = session.get();
+  if (!current || (token !== undefined && token !== current.token)) return;
+  channel?.postMessage({ id: current.id, why });
+  forget(why);
+};
+
+channel?.addEventListener("message", ({ data }: MessageEvent<{ id: string; why: Ended }>) => {
+  if (session.get()?.id === data.id) forget(data.why);
+});
+
+export const current = (): Session => {
+  const found = session.get();
+  if (!found) throw new Error("There is no session.");
+  return found;
+};
+
+export const may = (scope: "read" | "write" | "admin"): boolean => session.get()?.scopes.includes(scope) ?? false;

@@ -1,0 +1,198 @@
+/** The frame around every page: navigation, the database, the session, and the command palette. */
+
+import { type ComponentType, lazy, Suspense, useEffect, useMemo, useReducer, useState } from "react";
+import { check, refresh, signOut } from "../api/control.ts";
+import { textOf } from "../api/requests.ts";
+import { current, end, may, session } from "../api/session.ts";
+import { useStore } from "../api/store.ts";
+import { QueryPage } from "../editor/QueryPage.tsx";
+import { choose, database, databases, loadDatabases } from "./databases.ts";
+import { duration } from "./figures.ts";
+import { type Command, Palette } from "./Palette.tsx";
+import { Button, Menu } from "./parts.tsx";
+import { go, place } from "./place.ts";
+import { setTheme, toggleTheme } from "./theme.ts";
+import { toast } from "./toast.tsx";
+
+interface Page {
+  name: string;
+  title: string;
+  /** What it needs; without it, the page is not offered. */
+  scope: "read" | "admin" | null;
+  content: ComponentType;
+}
+
+// Only the first page is loaded at once.
+const page = (load: () => Promise<Record<string, unknown>>, name: string) =>
+  lazy(async () => ({ default: (await load())[name] as ComponentType }));
+
+const PAGES: readonly Page[] = [
+  { name: "query", title: "Query", scope: null, content: QueryPage },
+  {
+    name: "databases",
+    title: "Databases",
+    scope: "admin",
+    content: page(() => import("../admin/Databases.tsx"), "DatabasesPage"),
+  },
+  { name: "keys", title: "API keys", scope: "admin", content: page(() => import("../admin/Keys.tsx"), "KeysPage") },
+  { name: "usage", title: "Usage", scope: "admin", content: page(() => import("../admin/Usage.tsx"), "UsagePage") },
+  { name: "audit", title: "Audit log", scope: "admin", content: page(() => import("../admin/Audit.tsx"), "AuditPage") },
+  {
+    name: "service",
+    title: "Service",
+    scope: null,
+    content: page(() => import("../admin/Service.tsx"), "ServicePage"),
+  },
+];
+
+const CHECK_MS = 60_000;
+// A session that is in use is extended in its second half.
+const REFRESH_BELOW_MS = 12 * 3_600_000;
+
+const commandsOf = (pages: readonly Page[], names: readonly string[]): Command[] => [
+  ...pages.map(({ name, title }) => ({ name: `Go to ${title}`, hint: "page", act: () => go(name) })),
+  ...names.map((name) => ({ name: `Use database ${name}`, hint: "database", act: () => choose(name) })),
+  { name: "Switch between dark and light", act: toggleTheme },
+  { name: "Use the system's colours", act: () => setTheme("system") },
+  { name: "Extend the session by 24 hours", act: extend },
+  { name: "Sign out", act: () => void signOut() },
+  { name: "API reference", hint: "opens a page", act: () => void open("/docs", "_blank", "noopener") },
+];
+
+const extend = async (): Promise<void> => {
+  try {
+    await refresh();
+    toast("The session was extended.");
+  } catch (error) {
+    toast(textOf(error), "danger");
+  }
+};
+
+export const Shell = () => {
+  const { page } = useStore(place);
+  const known = useStore(databases);
+  const [isPaletteOpen, setPaletteOpen] = useState(false);
+  const pages = PAGES.filter(({ scope }) => scope === null || may(scope));
+  const shown = pages.find(({ name }) => name === page) ?? pages[0];
+  const names = useMemo(() => (known ?? []).filter(({ state }) => state === "ready").map(({ name }) => name), [known]);
+
+  useEffect(() => {
+    loadDatabases().catch((error) => toast(textOf(error), "danger"));
+    const open = (event: KeyboardEvent) => {
+      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      setPaletteOpen(true);
+    };
+    // Before the editor, for which it deletes to the end of the line.
+    addEventListener("keydown", open, true);
+    return () => removeEventListener("keydown", open, true);
+  }, []);
+  useEffect(() => {
+    document.title = `${shown?.title ?? ""} · PlainSQL`;
+  }, [shown]);
+
+  const Content = shown?.content ?? QueryPage;
+  return (
+    <div className="shell">
+      <Button className="skip" onClick={() => document.getElementById("content")?.focus()}>
+        Skip to the content
+      </Button>
+      <header className="top">
+        <span className="mark" aria-hidden="true" />
+        <span className="organization" title={`tier ${current().organization.tier}`}>
+          {current().organization.name}
+        </span>
+        <DatabaseSwitcher names={names} />
+        <span className="spring" />
+        <Button className="palette-button" onClick={() => setPaletteOpen(true)}>
+          Commands <kbd>Ctrl K</kbd>
+        </Button>
+        <Button kind="icon" aria-label="Switch between dark and light" onClick={toggleTheme}>
+          ◐
+        </Button>
+        <SessionMenu />
+      </header>
+      <nav className="pages" aria-label="Pages">
+        {pages.map(({ name, title }) => (
+          <a key={name} href={`#/${name}`} aria-current={name === shown?.name ? "page" : undefined}>
+            {title}
+          </a>
+        ))}
+      </nav>
+      <main id="content" className="content" tabIndex={-1}>
+        <Suspense fallback={<p className="state">Loading…</p>}>
+          <Content />
+        </Suspense>
+      </main>
+      {isPaletteOpen && <Palette commands={commandsOf(pages, names)} close={() => setPaletteOpen(false)} />}
+    </div>
+  );
+};
+
+const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
+  const chosen = useStore(database);
+  const bound = current().database;
+  if (bound) return <span className="database">{bound}</span>;
+  if (!may("admin")) {
+    return (
+      <input
+        className="database"
+        aria-label="Database"
+        placeholder="default database"
+        defaultValue={chosen}
+        onBlur={(event) => choose(event.target.value.trim())}
+      />
+    );
+  }
+  return (
+    <select className="database" aria-label="Database" value={chosen} onChange={(event) => choose(event.target.value)}>
+      {names.length === 0 && <option value="">no database</option>}
+      {names.map((name) => (
+        <option key={name}>{name}</option>
+      ))}
+    </select>
+  );
+};
+
+/** The countdown, which also asks now and then whether the session still is. */
+const SessionMenu = () => {
+  const [, redraw] = useReducer((ticks: number) => ticks + 1, 0);
+  const here = useStore(session);
+  useEffect(() => {
+    const tick = () => {
+      const now = session.get();
+      if (!now) return;
+      const leftMs = Date.parse(now.expiresAt) - Date.now();
+      if (leftMs <= 0) return end("expired");
+      redraw();
+      if (document.hidden) return;
+      // Its failure shows at the next request, and a session that can't be extended just ends.
+      const work = leftMs < REFRESH_BELOW_MS && leftMs > REFRESH_BELOW_MS / 2 ? refresh() : check();
+      work.catch(() => undefined);
+    };
+    const timer = setInterval(tick, CHECK_MS);
+    const look = () => document.hidden || tick();
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      clearInterval(timer);
+      document.removeEventListener("visibilitychange", look);
+    };
+  }, []);
+  if (!here) return null;
+  const left = duration(Math.max(0, Date.parse(here.expiresAt) - Date.now()));
+  return (
+    <Menu
+      kind="icon"
+      label={
+        <span className="countdown" title={`The session ends at ${here.expiresAt}`}>
+          <span className="wide">Session: </span>
+          {left}
+        </span>
+      }
+      items={[
+        { label: "Extend by 24 hours", act: () => void extend() },
+        { label: "Sign out", act: () => void signOut() },
+      ]}
+    />
+  );
+};

@@ -1,0 +1,168 @@
+/** The small parts that pages are made of. */
+
+import { type ButtonHTMLAttributes, type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from "react";
+import { textOf } from "../api/requests.ts";
+
+interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
+  kind?: "plain" | "main" | "danger" | "link" | "icon";
+}
+
+export const Button = ({ kind = "plain", className = "", ...others }: ButtonProps) => (
+  <button type="button" className={`button ${kind} ${className}`} {...others} />
+);
+
+export interface Item {
+  label: string;
+  act: () => void;
+  hint?: string;
+  isDanger?: boolean;
+}
+
+interface MenuProps {
+  label: ReactNode;
+  /** What it is about, if several menus have the same label. */
+  describes?: string;
+  items: readonly Item[];
+  kind?: ButtonProps["kind"];
+}
+
+/** A button that opens a list of commands. */
+export const Menu = ({ label, describes, items, kind }: MenuProps) => {
+  const [isOpen, setOpen] = useState(false);
+  const host = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    if (!isOpen) return;
+    host.current?.querySelector<HTMLElement>("[role=menuitem]")?.focus();
+    const leave = (event: PointerEvent) => {
+      if (!host.current?.contains(event.target as Node)) setOpen(false);
+    };
+    addEventListener("pointerdown", leave);
+    return () => removeEventListener("pointerdown", leave);
+  }, [isOpen]);
+  const move = (event: KeyboardEvent) => {
+    if (!isOpen) return;
+    if (event.key === "Escape" || event.key === "Tab") {
+      setOpen(false);
+      if (event.key === "Escape") host.current?.querySelector<HTMLElement>("button")?.focus();
+      return;
+    }
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const all = [...(host.current?.querySelectorAll<HTMLElement>("[role=menuitem]") ?? [])];
+    const at = all.indexOf(document.activeElement as HTMLElement);
+    all[(at + step + all.length) % all.length]?.focus();
+  };
+  return (
+    <div className="menu" ref={host} onKeyDown={move} role="presentation">
+      <Button
+        kind={kind ?? "plain"}
+        aria-haspopup="menu"
+        aria-expanded={isOpen}
+        aria-label={describes && `${label} of ${describes}`}
+        onClick={() => setOpen(!isOpen)}
+      >
+        {label} <span aria-hidden="true">▾</span>
+      </Button>
+      {isOpen && (
+        <div className="menu-items" role="menu">
+          {items.map(({ label: text, act, hint, isDanger }) => (
+            <button
+              key={text}
+              type="button"
+              role="menuitem"
+              className={isDanger ? "menu-item danger" : "menu-item"}
+              onClick={() => {
+                setOpen(false);
+                act();
+              }}
+            >
+              {text} {hint && <kbd>{hint}</kbd>}
+            </button>
+          ))}
+        </div>
+      )}
+    </div>
+  );
+};
+
+/** A dialog that holds the focus until it is closed. */
+export const Dialog = ({ title, close, children }: { title: string; close: () => void; children: ReactNode }) => {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const before = document.activeElement as HTMLElement | null;
+    dialog.current?.showModal();
+    return () => before?.focus();
+  }, []);
+  return (
+    <dialog
+      ref={dialog}
+      className="dialog"
+      aria-label={title}
+      onClose={close}
+      onClick={(event) => event.target === dialog.current && close()}
+    >
+      <div className="dialog-inner">
+        <h2>{title}</h2>
+        {children}
+      </div>
+    </dialog>
+  );
+};
+
+export const Field = ({ label, hint, children }: { label: string; hint?: ReactNode; children: ReactNode }) => (
+  // biome-ignore lint/a11y/noLabelWithoutControl: the control is among the children
+  <label className="field">
+    <span>{label}</span>
+    {children}
+    {hint && <small>{hint}</small>}
+  </label>
+);
+
+export const Problem = ({ error }: { error: unknown }) =>
+  error !== undefined &&
+  error !== null && (
+    <p className="problem" role="alert">
+      {textOf(error)}
+    </p>
+  );
+
+/** A button whose work takes time and may fail. */
+export const useWork = (): { isBusy: boolean; error: unknown; work: (act: () => Promise<unknown>) => void } => {
+  const [isBusy, setBusy] = useState(false);
+  const [error, setError] = useState<unknown>();
+  const work = (act: () => Promise<unknown>) => {
+    setBusy(true);
+    setError(undefined);
+    act()
+      .catch(setError)
+      .finally(() => setBusy(false));
+  };
+  return { isBusy, error, work };
+};
+
+/** What a promise has returned, and a function that asks again. */
+export const useLoaded = <T,>(
+  load: () => Promise<T>,
+  key: string,
+): { value: T | undefined; error: unknown; again: () => void } => {
+  const [state, setState] = useState<{ key: string; value?: T; error?: unknown }>({ key });
+  const [tries, setTries] = useState(0);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the key says when to load, and `load` is another one each time
+  useEffect(() => {
+    let isCurrent = true;
+    load().then(
+      (value) => isCurrent && setState({ key, value }),
+      (error) => isCurrent && setState((before) => ({ ...(before.key === key && before), key, error })),
+    );
+    return () => {
+      isCurrent = false;
+    };
+  }, [key, tries]);
+  const isHere = state.key === key;
+  return {
+    value: isHere ? state.value : undefined,
+    error: isHere ? state.error : undefined,
+    again: () => setTries(tries + 1),
+  };
+};

@@ -1,0 +1,26 @@
+/** Which page is shown: it is in the address, after the #. */
+
+import { store } from "../api/store.ts";
+
+export interface Place {
+  page: string;
+  /** What follows the page, such as a table's name. */
+  rest: string;
+}
+
+const read = (): Place => {
+  const [page = "", ...rest] = location.hash.replace(/^#\/?/, "").replace(/\?.*$/, "").split("/");
+  try {
+    return { page: page || "query", rest: decodeURIComponent(rest.join("/")) };
+  } catch {
+    return { page: "query", rest: "" };
+  }
+};
+
+export const place = store<Place>(read());
+
+addEventListener("hashchange", () => place.set(read()));
+
+export const go = (page: string, rest = ""): void => {
+  location.hash = rest ? `/${page}/${encodeURIComponent(rest)}` : `/${page}`;
+};

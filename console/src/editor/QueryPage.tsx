@@ -1,0 +1,298 @@
+/** The page for SQL: tabs, the editor, parameters and results. */
+
+import { type RefObject, useEffect, useMemo, useRef, useState } from "react";
+import { current } from "../api/session.ts";
+import { useStore } from "../api/store.ts";
+import { loadTablesOnce, schemaOf } from "../app/catalog.ts";
+import { database } from "../app/databases.ts";
+import { duration } from "../app/figures.ts";
+import { Button, Menu } from "../app/parts.tsx";
+import { toast } from "../app/toast.tsx";
+import { copyText, Results } from "../results/Results.tsx";
+import { RUN_KEY, type SqlEditor } from "./codemirror.ts";
+import { type Draft, Drafts } from "./drafts.ts";
+import { HistoryPanel } from "./HistoryPanel.tsx";
+import { History } from "./history.ts";
+import { Parameters } from "./Parameters.tsx";
+import { valuesOf } from "./parameters.ts";
+import { type Language, programFor } from "./programs.ts";
+import { type Mode, type Run, runs, type Shown, start, type Wanted } from "./running.ts";
+import { SqlField } from "./SqlField.tsx";
+import { completionsOf } from "./schema.ts";
+import { linkTo, takeShared } from "./share.ts";
+import { type Found, statementAt, statementsOf } from "./statements.ts";
+import { Tabs } from "./Tabs.tsx";
+
+const NO_COMPLETIONS = { schema: {}, functions: [] };
+
+const useDrafts = (): Drafts => {
+  const organization = current().organization.id;
+  const drafts = useMemo(() => new Drafts(organization), [organization]);
+  useEffect(() => {
+    const hear = (event: StorageEvent) => drafts.hear(event.key);
+    const open = () => {
+      const shared = takeShared();
+      if (shared === undefined) return;
+      drafts.add(shared, "Shared");
+    };
+    open();
+    addEventListener("storage", hear);
+    addEventListener("hashchange", open);
+    return () => {
+      removeEventListener("storage", hear);
+      removeEventListener("hashchange", open);
+    };
+  }, [drafts]);
+  useStore(drafts.all);
+  useStore(drafts.active);
+  return drafts;
+};
+
+const historyOutcome = (run: Run): string =>
+  run.wasCancelled ? "cancelled" : run.failed ? (run.failed.error?.code ?? "failed") : "ok";
+
+export const QueryPage = () => {
+  const drafts = useDrafts();
+  const isFull = useStore(drafts.isFull);
+  const history = useMemo(() => new History(current().organization.id), []);
+  const [isHistoryOpen, setHistoryOpen] = useState(false);
+  const name = useStore(database);
+  const catalog = useStore(schemaOf(name));
+  const all = useStore(runs);
+  const editor = useRef<SqlEditor>(null);
+  const draft = drafts.open.find(({ id }) => id === drafts.active.get()) ?? drafts.open[0];
+  const run = draft && all[draft.id];
+  const isRunning = run !== undefined && run.endedAt === null;
+
+  useEffect(() => void loadTablesOnce(name), [name]);
+  const completions = useMemo(
+    () => (catalog ? completionsOf(catalog.tables, catalog.functions) : NO_COMPLETIONS),
+    [catalog],
+  );
+
+  // The caret goes where the error is.
+  const failedAt = run?.failed?.offset;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: once for each run
+  useEffect(() => {
+    if (failedAt !== undefined) editor.current?.markFailed(failedAt);
+  }, [run?.id, failedAt]);
+
+  if (!draft) return null;
+
+  const begin = (mode: Mode, found: Found[]) => {
+    if (found.length === 0) return toast("There is no statement here.");
+    let statements: Wanted["statements"];
+    try {
+      statements = found.map((each) => ({ found: each, params: valuesOf(draft.parameters, each.params) }));
+    } catch (error) {
+      return toast((error as Error).message, "danger");
+    }
+    editor.current?.clearFailed();
+    start({ draft: draft.id, mode, database: name, statements }, (done) => {
+      const rows = done.results.reduce((sum, { rows: { count } }) => sum + count, 0);
+      const sql = found.map((each) => each.sql).join(";\n");
+      const ms = (done.endedAt ?? 0) - done.startedAt;
+      history.add({ at: Date.now(), sql, database: name, outcome: historyOutcome(done), rows, ms });
+      if (/\b(create|alter|drop)\b/i.test(sql)) void loadTablesOnce(name, true);
+    });
+  };
+  const wanted = (): Found[] => {
+    const selection = editor.current?.selection;
+    if (selection) {
+      return statementsOf(selection.text).map((each) => ({
+        ...each,
+        from: each.from + selection.from,
+        to: each.to + selection.from,
+      }));
+    }
+    const found = statementAt(editor.current?.text ?? draft.sql, editor.current?.cursor ?? 0);
+    return found ? [found] : [];
+  };
+  const runWanted = () => {
+    const found = wanted();
+    begin(found.length > 1 ? "transaction" : "statement", found);
+  };
+  const runAll = () => begin("transaction", statementsOf(draft.sql));
+  const stream = () => begin("stream", wanted().slice(0, 1));
+  const rehearse = () => begin("rehearsal", editor.current?.selection ? wanted() : statementsOf(draft.sql));
+  const explain = () => {
+    const found = wanted().slice(0, 1);
+    begin("explain", found[0]?.command === "explain" ? [] : found);
+  };
+  const format = async () => {
+    const { formatted } = await import("./format.ts");
+    try {
+      editor.current?.replace(formatted(draft.sql));
+    } catch {
+      toast("This SQL could not be formatted.", "danger");
+    }
+  };
+  const streamAll = ({ sql, params }: Shown) => {
+    const [found] = statementsOf(sql);
+    if (!found) return;
+    const from = draft.sql.indexOf(sql);
+    const moved = { ...found, from: Math.max(0, from) };
+    start({ draft: draft.id, mode: "stream", database: name, statements: [{ found: moved, params }] }, () => undefined);
+  };
+  const program = (language: Language) => {
+    const [found] = wanted();
+    if (!found) return toast("There is no statement here.");
+    const params = valuesOf(draft.parameters, found.params);
+    void copyText(programFor(language, { sql: found.sql, params }, current().dataUrl, name));
+  };
+  const save = () => {
+    const title = prompt("Save this query as", draft.title);
+    if (!title) return;
+    history.save(title, draft.sql);
+    drafts.change(draft.id, { title });
+  };
+  const paramCount = Math.max(0, ...statementsOf(draft.sql).map(({ params }) => params));
+
+  return (
+    <div className={isHistoryOpen ? "query with-panel" : "query"}>
+      <div className="query-main">
+        <Tabs drafts={drafts} />
+        <div className="bar">
+          {isRunning ? (
+            <Button kind="danger" onClick={run.abort}>
+              Cancel
+            </Button>
+          ) : (
+            <Button
+              kind="main"
+              onClick={runWanted}
+              title={`Run the statement at the cursor, or the selection (${RUN_KEY})`}
+            >
+              Run <kbd>{RUN_KEY}</kbd>
+            </Button>
+          )}
+          <Menu
+            label="More"
+            items={[
+              { label: "Run all in one transaction", hint: "Ctrl ⇧ ⏎", act: runAll },
+              { label: "Run as a stream", hint: "Alt ⏎", act: stream },
+              { label: "Rehearse: run, then roll back", act: rehearse },
+              { label: "Explain: run, measure, roll back", act: explain },
+              { label: "Format", hint: "Ctrl ⇧ F", act: () => void format() },
+              { label: "Save query…", act: save },
+              { label: "Copy link", act: () => void copyText(linkTo(draft.sql)) },
+              { label: "Copy as curl", act: () => program("curl") },
+              { label: "Copy as Python", act: () => program("Python") },
+              { label: "Copy as JavaScript", act: () => program("JavaScript") },
+            ]}
+          />
+          {isRunning && <Clock from={run.startedAt} />}
+          <span className="spring" />
+          <Button aria-pressed={isHistoryOpen} onClick={() => setHistoryOpen(!isHistoryOpen)}>
+            History
+          </Button>
+        </div>
+        {isFull && (
+          <p className="problem" role="alert">
+            The browser's storage is full: what you type now is only in this page. Close tabs that you no longer need.
+          </p>
+        )}
+        <Split
+          top={
+            <SqlField
+              id={draft.id}
+              text={draft.sql}
+              completions={completions}
+              editor={editor}
+              actions={{
+                change: (sql) => sql !== draft.sql && drafts.change(draft.id, { sql }),
+                run: runWanted,
+                runAll,
+                stream,
+                format: () => void format(),
+              }}
+            />
+          }
+          bottom={
+            <>
+              {paramCount > 0 && (
+                <Parameters
+                  count={paramCount}
+                  parameters={draft.parameters}
+                  change={(parameters) => drafts.change(draft.id, { parameters })}
+                />
+              )}
+              <Results run={run} streamAll={streamAll} />
+            </>
+          }
+        />
+      </div>
+      {isHistoryOpen && (
+        <HistoryPanel
+          history={history}
+          drafts={drafts}
+          open={(sql) => openIn(drafts, draft, sql, editor)}
+          close={() => setHistoryOpen(false)}
+        />
+      )}
+    </div>
+  );
+};
+
+/** In this tab if it is empty, else in a new one: nothing that was typed is replaced. */
+const openIn = (drafts: Drafts, draft: Draft, sql: string, editor: RefObject<SqlEditor | null>) => {
+  if (draft.sql.trim()) drafts.add(sql);
+  else drafts.change(draft.id, { sql });
+  editor.current?.focus();
+};
+
+const Clock = ({ from }: { from: number }) => {
+  const [now, setNow] = useState(performance.now());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(performance.now()), 100);
+    return () => clearInterval(timer);
+  }, []);
+  return <span className="clock">{duration(Math.max(1, now - from))}</span>;
+};
+
+const SPLIT_KEY = "plainsql.split";
+
+/** Two parts, one above the other, with a line between them that can be moved. */
+const Split = ({ top, bottom }: { top: React.ReactNode; bottom: React.ReactNode }) => {
+  const [percent, setPercent] = useState(Number(localStorage.getItem(SPLIT_KEY)) || 38);
+  const host = useRef<HTMLDivElement>(null);
+  const set = (next: number) => {
+    const within = Math.max(12, Math.min(85, next));
+    setPercent(within);
+    localStorage.setItem(SPLIT_KEY, String(Math.round(within)));
+  };
+  const drag = (event: React.PointerEvent) => {
+    event.preventDefault();
+    const move = (moved: PointerEvent) => {
+      const box = host.current?.getBoundingClientRect();
+      if (box) set(((moved.clientY - box.top) / box.height) * 100);
+    };
+    const stop = () => {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", stop);
+    };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", stop);
+  };
+  return (
+    <div className="split" ref={host}>
+      <div className="split-top" style={{ flexBasis: `${percent}%` }}>
+        {top}
+      </div>
+      <div
+        className="split-line"
+        role="separator"
+        aria-label="Height of the editor"
+        aria-orientation="horizontal"
+        aria-valuenow={Math.round(percent)}
+        tabIndex={0}
+        onPointerDown={drag}
+        onKeyDown={({ key }) => {
+          if (key === "ArrowUp") set(percent - 4);
+          if (key === "ArrowDown") set(percent + 4);
+        }}
+      />
+      <div className="split-bottom">{bottom}</div>
+    </div>
+  );
+};

@@ -1,0 +1,71 @@
+/** The tabs of the editor. */
+
+import { type KeyboardEvent, useState } from "react";
+import { Button } from "../app/parts.tsx";
+import type { Drafts } from "./drafts.ts";
+import { forgetRun } from "./running.ts";
+
+export const Tabs = ({ drafts }: { drafts: Drafts }) => {
+  const [renamed, rename] = useState("");
+  const active = drafts.active.get();
+  const move = (event: KeyboardEvent) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step || renamed) return;
+    const at = drafts.open.findIndex(({ id }) => id === active);
+    const next = drafts.open[at + step];
+    if (!next) return;
+    drafts.active.set(next.id);
+    document.getElementById(`tab-${next.id}`)?.focus();
+  };
+  return (
+    <div className="tab-strip">
+      <div className="tabs" role="tablist" aria-label="Queries" onKeyDown={move}>
+        {drafts.open.map(({ id, title }) =>
+          id === renamed ? (
+            <input
+              key={id}
+              className="tab-name"
+              aria-label="Name of the tab"
+              defaultValue={title}
+              autoFocus
+              onBlur={(event) => {
+                drafts.change(id, { title: event.target.value.trim() || title });
+                rename("");
+              }}
+              onKeyDown={(event) => event.key === "Enter" && event.currentTarget.blur()}
+            />
+          ) : (
+            <button
+              key={id}
+              id={`tab-${id}`}
+              type="button"
+              role="tab"
+              className="tab"
+              aria-selected={id === active}
+              tabIndex={id === active ? 0 : -1}
+              title="Double-click to rename"
+              onClick={() => drafts.active.set(id)}
+              onDoubleClick={() => rename(id)}
+            >
+              {title}
+            </button>
+          ),
+        )}
+      </div>
+      <Button kind="icon" aria-label="New tab" title="New tab" onClick={() => drafts.add()}>
+        +
+      </Button>
+      <Button
+        kind="icon"
+        aria-label="Close tab"
+        title="Close tab. It can be opened again from the history"
+        onClick={() => {
+          forgetRun(active);
+          drafts.close(active);
+        }}
+      >
+        ×
+      </Button>
+    </div>
+  );
+};

@@ -1,0 +1,262 @@
+/**
+ * The editor. It lives in a shadow root: there CodeMirror adds its styles by script, which the page's policy allows, and
+ * not by <style>, which it forbids.
+ */
+
+import {
+  autocompletion,
+  type CompletionContext,
+  type CompletionResult,
+  closeBrackets,
+  closeBracketsKeymap,
+  closeCompletion,
+  completionKeymap,
+  completionStatus,
+} from "@codemirror/autocomplete";
+import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
+import { PostgreSQL, type SQLNamespace, sql } from "@codemirror/lang-sql";
+import { bracketMatching, HighlightStyle, indentUnit, syntaxHighlighting } from "@codemirror/language";
+import { highlightSelectionMatches, search, searchKeymap, searchPanelOpen } from "@codemirror/search";
+import { Compartment, EditorState, Prec, StateEffect, StateField } from "@codemirror/state";
+import {
+  Decoration,
+  type DecorationSet,
+  drawSelection,
+  EditorView,
+  highlightActiveLine,
+  keymap,
+  lineNumbers,
+  placeholder,
+} from "@codemirror/view";
+import { tags } from "@lezer/highlight";
+
+export interface EditorActions {
+  change: (text: string) => void;
+  run: () => void;
+  runAll: () => void;
+  stream: () => void;
+  format: () => void;
+}
+
+export interface Completions {
+  schema: SQLNamespace;
+  functions: readonly string[];
+}
+
+const theme = EditorView.theme({
+  "&": { height: "100%", fontSize: "13px", color: "var(--text)", backgroundColor: "var(--page)" },
+  "&.cm-focused": { outline: "none" },
+  ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.55" },
+  ".cm-content": { padding: "8px 0", caretColor: "var(--accent)" },
+  ".cm-gutters": { backgroundColor: "var(--page)", color: "var(--faint)", border: "none", paddingRight: "4px" },
+  ".cm-activeLine": { backgroundColor: "var(--line-hint)" },
+  ".cm-activeLineGutter": { backgroundColor: "transparent", color: "var(--text)" },
+  ".cm-cursor": { borderLeftColor: "var(--accent)", borderLeftWidth: "2px" },
+  "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": {
+    backgroundColor: "var(--selection)",
+  },
+  ".cm-selectionMatch": { backgroundColor: "var(--selection-soft)" },
+  "&.cm-focused .cm-matchingBracket": { backgroundColor: "var(--selection)" },
+  ".cm-placeholder": { color: "var(--faint)" },
+  ".cm-failed": { textDecoration: "underline wavy var(--danger) 1.5px", textUnderlineOffset: "3px" },
+  ".cm-tooltip": {
+    backgroundColor: "var(--raised)",
+    color: "var(--text)",
+    border: "1px solid var(--border)",
+    borderRadius: "6px",
+    overflow: "hidden",
+  },
+  ".cm-tooltip.cm-tooltip-autocomplete > ul": { fontFamily: "var(--mono)", fontSize: "12.5px", maxHeight: "16em" },
+  ".cm-tooltip.cm-tooltip-autocomplete > ul > li": { padding: "2px 8px" },
+  ".cm-tooltip-autocomplete ul li[aria-selected]": { backgroundColor: "var(--accent)", color: "var(--on-accent)" },
+  ".cm-completionDetail": { color: "inherit", opacity: 0.7, fontStyle: "normal", marginLeft: "1em" },
+  ".cm-completionIcon": { opacity: 0.6 },
+  ".cm-panels": { backgroundColor: "var(--raised)", color: "var(--text)" },
+  ".cm-panels.cm-panels-top": { borderBottom: "1px solid var(--border)" },
+  ".cm-panel.cm-search": { fontFamily: "var(--sans)", fontSize: "12px" },
+  ".cm-textfield": { backgroundColor: "var(--page)", color: "var(--text)", border: "1px solid var(--border)" },
+  ".cm-button": { backgroundImage: "none", backgroundColor: "var(--page)", border: "1px solid var(--border)" },
+});
+
+const colours = HighlightStyle.define([
+  { tag: tags.keyword, color: "var(--sql-keyword)", fontWeight: "500" },
+  { tag: [tags.string, tags.special(tags.string)], color: "var(--sql-string)" },
+  { tag: [tags.number, tags.bool, tags.null], color: "var(--sql-number)" },
+  { tag: tags.comment, color: "var(--sql-comment)", fontStyle: "italic" },
+  { tag: [tags.typeName, tags.standard(tags.name)], color: "var(--sql-type)" },
+]);
+
+const setFailed = StateEffect.define<{ from: number; to: number } | null>();
+
+const failed = StateField.define<DecorationSet>({
+  create: () => Decoration.none,
+  update: (marks, transaction) => {
+    let next = transaction.docChanged ? Decoration.none : marks;
+    for (const effect of transaction.effects) {
+      if (!effect.is(setFailed)) continue;
+      next = effect.value
+        ? Decoration.set([Decoration.mark({ class: "cm-failed" }).range(effect.value.from, effect.value.to)])
+        : Decoration.none;
+    }
+    return next;
+  },
+  provide: (field) => EditorView.decorations.from(field),
+});
+
+const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
+
+export const RUN_KEY = isMac ? "⌘⏎" : "Ctrl ⏎";
+
+const functionSource =
+  (functions: readonly string[]) =>
+  (context: CompletionContext): CompletionResult | null => {
+    const word = context.matchBefore(/[\w$]+/);
+    if (!word || (word.from === word.to && !context.explicit)) return null;
+    if (context.state.sliceDoc(word.from - 1, word.from) === ".") return null;
+    const options = functions.map((label) => ({ label, type: "function", apply: `${label}(`, boost: -2 }));
+    return { from: word.from, options, validFor: /^[\w$]*$/ };
+  };
+
+const language = ({ schema, functions }: Completions) => [
+  sql({ dialect: PostgreSQL, schema, defaultSchema: "public" }),
+  PostgreSQL.language.data.of({ autocomplete: functionSource(functions) }),
+];
+
+const leave = (view: EditorView): boolean => {
+  // The list of completions and the search use Escape for themselves.
+  if (completionStatus(view.state) === null && !searchPanelOpen(view.state)) view.contentDOM.blur();
+  return false;
+};
+
+export class SqlEditor {
+  readonly #view: EditorView;
+  readonly #language = new Compartment();
+  // One for each tab, with what can be undone.
+  readonly #states = new Map<string, EditorState>();
+  readonly #actions: EditorActions;
+  #completions: Completions = { schema: {}, functions: [] };
+  #shown = "";
+
+  constructor(host: HTMLElement, actions: EditorActions) {
+    this.#actions = actions;
+    const root = host.shadowRoot ?? host.attachShadow({ mode: "open", delegatesFocus: true });
+    root.replaceChildren();
+    this.#view = new EditorView({ root, parent: root, state: this.#state("") });
+  }
+
+  /** Shows a tab. */
+  show(id: string, text: string): void {
+    if (this.#shown === id) {
+      if (this.text !== text) this.replace(text);
+      return;
+    }
+    if (this.#shown) this.#states.set(this.#shown, this.#view.state);
+    const kept = this.#states.get(id);
+    this.#shown = id;
+    this.#view.setState(kept && kept.doc.toString() === text ? kept : this.#state(text));
+    this.#view.dispatch({ effects: this.#language.reconfigure(language(this.#completions)) });
+  }
+
+  get text(): string {
+    return this.#view.state.doc.toString();
+  }
+
+  get cursor(): number {
+    return this.#view.state.selection.main.head;
+  }
+
+  /** What is selected, and where it begins; undefined if nothing is. */
+  get selection(): { text: string; from: number } | undefined {
+    const { from, to } = this.#view.state.selection.main;
+    return from === to ? undefined : { text: this.#view.state.sliceDoc(from, to), from };
+  }
+
+  replace(text: string): void {
+    this.#view.dispatch({ changes: { from: 0, to: this.#view.state.doc.length, insert: text } });
+  }
+
+  insert(text: string): void {
+    this.#view.dispatch(this.#view.state.replaceSelection(text));
+    this.focus();
+  }
+
+  /** Puts the caret where an error is, and marks the word there. */
+  markFailed(offset: number): void {
+    const { doc } = this.#view.state;
+    const from = Math.min(offset, doc.length);
+    const word = /^(?:[\p{L}\p{N}_$]+|\S|\s)/u.exec(doc.sliceString(from, from + 200))?.[0] ?? "";
+    const to = from + word.length;
+    const effects = [setFailed.of(to > from ? { from, to } : null), EditorView.scrollIntoView(from, { y: "center" })];
+    this.#view.dispatch({ effects, selection: { anchor: from } });
+    this.focus();
+  }
+
+  clearFailed(): void {
+    this.#view.dispatch({ effects: setFailed.of(null) });
+  }
+
+  complete(completions: Completions): void {
+    this.#completions = completions;
+    this.#view.dispatch({ effects: this.#language.reconfigure(language(completions)) });
+  }
+
+  focus(): void {
+    this.#view.focus();
+  }
+
+  close(): void {
+    this.#view.destroy();
+  }
+
+  #state(text: string): EditorState {
+    const act = (action: () => void) => (view: EditorView) => {
+      closeCompletion(view);
+      action();
+      return true;
+    };
+    const { run, runAll, stream, format } = this.#actions;
+    return EditorState.create({
+      doc: text,
+      extensions: [
+        Prec.highest(
+          keymap.of([
+            { key: "Mod-Enter", run: act(run) },
+            { key: "Mod-Shift-Enter", run: act(runAll) },
+            { key: "Alt-Enter", run: act(stream) },
+            { key: "Mod-Shift-f", run: act(format) },
+            // Tab would be a trap for who uses the keyboard only; Escape, then Tab, leaves.
+            { key: "Escape", run: leave },
+          ]),
+        ),
+        lineNumbers(),
+        history(),
+        drawSelection(),
+        highlightActiveLine(),
+        highlightSelectionMatches(),
+        bracketMatching(),
+        closeBrackets(),
+        autocompletion({ activateOnTypingDelay: 60 }),
+        search({ top: true }),
+        indentUnit.of("  "),
+        EditorView.lineWrapping,
+        EditorView.contentAttributes.of({ "aria-label": "SQL", autocapitalize: "off", spellcheck: "false" }),
+        placeholder(`select …   ${RUN_KEY} runs the statement at the cursor`),
+        keymap.of([
+          ...closeBracketsKeymap,
+          ...completionKeymap,
+          ...defaultKeymap.filter(({ key }) => key !== "Mod-Enter"),
+          ...searchKeymap,
+          ...historyKeymap,
+          indentWithTab,
+        ]),
+        this.#language.of(language(this.#completions)),
+        syntaxHighlighting(colours),
+        theme,
+        failed,
+        EditorView.updateListener.of((update) => {
+          if (update.docChanged) this.#actions.change(update.state.doc.toString());
+        }),
+      ],
+    });
+  }
+}

@@ -1,0 +1,77 @@
+/** What was run, and the queries that were saved, in localStorage. */
+
+import { type Store, store } from "../api/store.ts";
+
+export interface Ran {
+  at: number;
+  sql: string;
+  database: string;
+  /** "ok", or an error's code. */
+  outcome: string;
+  rows: number;
+  ms: number;
+}
+
+export interface Saved {
+  name: string;
+  sql: string;
+  at: number;
+}
+
+const RAN_MAX = 300;
+// A statement that loads data is no use in a list.
+const SQL_MAX = 20_000;
+
+const list = <T>(key: string): { all: Store<T[]>; write: (next: T[]) => void } => {
+  const read = (): T[] => {
+    try {
+      return JSON.parse(localStorage.getItem(key) ?? "[]") as T[];
+    } catch {
+      return [];
+    }
+  };
+  const all = store<T[]>(read());
+  addEventListener("storage", (event) => {
+    if (event.key === key) all.set(read());
+  });
+  const write = (next: T[]) => {
+    all.set(next);
+    try {
+      localStorage.setItem(key, JSON.stringify(next));
+    } catch {
+      // Drafts matter more; they say that the browser's storage is full.
+    }
+  };
+  return { all, write };
+};
+
+export class History {
+  readonly ran: Store<Ran[]>;
+  readonly saved: Store<Saved[]>;
+  readonly #writeRan: (next: Ran[]) => void;
+  readonly #writeSaved: (next: Saved[]) => void;
+
+  constructor(organization: string) {
+    const ran = list<Ran>(`plainsql.history.${organization}`);
+    const saved = list<Saved>(`plainsql.saved.${organization}`);
+    [this.ran, this.#writeRan] = [ran.all, ran.write];
+    [this.saved, this.#writeSaved] = [saved.all, saved.write];
+  }
+
+  add(ran: Ran): void {
+    this.#writeRan([{ ...ran, sql: ran.sql.slice(0, SQL_MAX) }, ...this.ran.get()].slice(0, RAN_MAX));
+  }
+
+  clear(): void {
+    this.#writeRan([]);
+  }
+
+  save(name: string, sql: string): void {
+    const others = this.saved.get().filter((each) => each.name !== name);
+    this.#writeSaved([...others, { name, sql, at: Date.now() }].sort((a, b) => a.name.localeCompare(b.name)));
+  }
+
+  forget(name: string): void {
+    this.#writeSaved(this.saved.get().filter((each) => each.name !== name));
+  }
+}

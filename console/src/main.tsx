@@ -1,0 +1,25 @@
+import { createRoot } from "react-dom/client";
+import { session } from "./api/session.ts";
+import { useStore } from "./api/store.ts";
+import { Shell } from "./app/Shell.tsx";
+import { SignIn } from "./app/SignIn.tsx";
+import "./app/theme.ts";
+import { Toasts } from "./app/toast.tsx";
+import { forgetAllRuns } from "./editor/running.ts";
+import "./style.css";
+
+// What was shown belongs to the session.
+session.follow(() => session.get() || forgetAllRuns());
+
+const Console = () => {
+  const here = useStore(session);
+  return (
+    <>
+      {here ? <Shell key={here.id} /> : <SignIn />}
+      <Toasts />
+    </>
+  );
+};
+
+const root = document.getElementById("root");
+if (root) createRoot(root).render(<Console />);

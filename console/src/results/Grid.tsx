@@ -1,0 +1,248 @@
+/**
+ * A grid that has elements for the visible rows only. A browser lets no element be higher than about 33 million pixels,
+ * so beyond a million rows the scroll bar covers more than one row per row's height.
+ */
+
+import {
+  type KeyboardEvent,
+  type PointerEvent,
+  type ReactNode,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useReducer,
+  useState,
+} from "react";
+import { cellText, isNumeric, widthsOf } from "./cells.ts";
+import type { Rows } from "./rows.ts";
+
+export const ROW_PX = 26;
+const MAX_PX = 16_000_000;
+const OVERSCAN = 6;
+const SAMPLE_ROWS = 60;
+
+export interface Cell {
+  row: number;
+  column: number;
+}
+
+interface Props {
+  columns: readonly string[];
+  types: readonly string[];
+  rows: Rows;
+  label: string;
+  /** Called when a cell is opened, by Enter or a double click. */
+  open?: (cell: Cell) => void;
+  selected?: Cell | null;
+  select?: (cell: Cell) => void;
+  /** What is shown in the head of a column, beside its name. */
+  head?: (column: number) => ReactNode;
+  /** Marks of cells and rows, as class names. */
+  classOf?: (cell: Cell) => string;
+}
+
+/** Which rows to show, and where. */
+export const windowOf = (
+  count: number,
+  scrollTop: number,
+  height: number,
+): { first: number; last: number; top: number; total: number } => {
+  const full = count * ROW_PX;
+  const total = Math.min(full, MAX_PX);
+  const visible = Math.ceil(height / ROW_PX);
+  const range = Math.max(1, total - height);
+  // Exact below the limit: a pixel is a pixel.
+  const start =
+    full <= MAX_PX ? scrollTop / ROW_PX : (Math.min(scrollTop, range) / range) * Math.max(0, count - height / ROW_PX);
+  const first = Math.max(0, Math.floor(start) - OVERSCAN);
+  const last = Math.min(count, Math.floor(start) + visible + OVERSCAN);
+  return { first, last, top: scrollTop - (start - first) * ROW_PX, total };
+};
+
+const useSize = (element: HTMLElement | null): { width: number; height: number } => {
+  const [size, setSize] = useState({ width: 800, height: 400 });
+  useLayoutEffect(() => {
+    if (!element) return;
+    const measure = () => setSize({ width: element.clientWidth, height: element.clientHeight });
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [element]);
+  return size;
+};
+
+export const Grid = ({ columns, types, rows, label, open, selected = null, select, head, classOf }: Props) => {
+  const [element, setElement] = useState<HTMLDivElement | null>(null);
+  const [scroll, setScroll] = useState({ top: 0, left: 0 });
+  const [, redraw] = useReducer((count: number) => count + 1, 0);
+  const { width, height } = useSize(element);
+  const sample = rows.at(0) ? Math.min(rows.count, SAMPLE_ROWS) : 0;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: measured again when there are enough rows to measure
+  const natural = useMemo(
+    () =>
+      widthsOf(
+        columns,
+        types,
+        Array.from({ length: sample }, (_, i) => rows.at(i) ?? []),
+      ),
+    [columns, types, rows, sample > 0],
+  );
+  const [changed, setChanged] = useState<Record<number, number>>({});
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another result has other columns
+  useEffect(() => setChanged({}), [columns]);
+  useEffect(() => rows.follow(redraw), [rows]);
+
+  const numberPx = 24 + String(rows.count).length * 7.5;
+  const lefts = useMemo(() => {
+    let left = numberPx;
+    return columns.map((_, i) => {
+      const here = left;
+      left += changed[i] ?? natural[i] ?? 100;
+      return here;
+    });
+  }, [columns, changed, natural, numberPx]);
+  const widthOf = (i: number) => changed[i] ?? natural[i] ?? 100;
+  const lastColumn = columns.length - 1;
+  const totalPx = lastColumn < 0 ? numberPx : (lefts[lastColumn] as number) + widthOf(lastColumn);
+
+  const { first, last, top, total } = windowOf(rows.count, scroll.top, height - ROW_PX);
+  const isNear = (i: number) =>
+    (lefts[i] as number) + widthOf(i) > scroll.left - 200 && (lefts[i] as number) < scroll.left + width + 200;
+  const shown = columns.map((_, i) => i).filter((i) => columns.length < 30 || isNear(i));
+
+  const move = (event: KeyboardEvent) => {
+    const next = selected && afterKey(event, selected, rows.count, columns.length, Math.floor(height / ROW_PX) - 2);
+    if (selected && (event.key === "Enter" || event.key === " ")) open?.(selected);
+    else if (next) {
+      select?.(next);
+      reveal(element, next, rows.count, lefts[next.column] as number, widthOf(next.column), numberPx);
+    } else return;
+    event.preventDefault();
+  };
+
+  const resize = (event: PointerEvent<HTMLElement>, column: number) => {
+    event.preventDefault();
+    const from = event.clientX - widthOf(column);
+    const drag = (moved: globalThis.PointerEvent) =>
+      setChanged((before) => ({ ...before, [column]: Math.max(40, moved.clientX - from) }));
+    const stop = () => {
+      removeEventListener("pointermove", drag);
+      removeEventListener("pointerup", stop);
+    };
+    addEventListener("pointermove", drag);
+    addEventListener("pointerup", stop);
+  };
+
+  return (
+    <div
+      ref={setElement}
+      className="grid"
+      role="grid"
+      aria-label={label}
+      aria-rowcount={rows.count + 1}
+      aria-colcount={columns.length + 1}
+      tabIndex={0}
+      onKeyDown={move}
+      onFocus={() => selected || (rows.count > 0 && columns.length > 0 && select?.({ row: 0, column: 0 }))}
+      onScroll={({ currentTarget: { scrollTop, scrollLeft } }) => setScroll({ top: scrollTop, left: scrollLeft })}
+    >
+      <div className="grid-head" role="row" aria-rowindex={1} style={{ width: totalPx }}>
+        <span className="grid-number" role="columnheader" style={{ width: numberPx }}>
+          #
+        </span>
+        {shown.map((i) => (
+          <span
+            key={i}
+            role="columnheader"
+            className={isNumeric(types[i]) ? "grid-name number" : "grid-name"}
+            style={{ left: lefts[i], width: widthOf(i) }}
+            title={`${columns[i]} ${types[i] ?? ""}`}
+          >
+            <b>{columns[i]}</b> <small>{types[i]}</small>
+            {head?.(i)}
+            <i className="grid-resize" onPointerDown={(event) => resize(event, i)} />
+          </span>
+        ))}
+      </div>
+      <div className="grid-body" role="rowgroup" style={{ height: total, width: totalPx }}>
+        <div className="grid-window" role="presentation" style={{ transform: `translateY(${top}px)` }}>
+          {Array.from({ length: Math.max(0, last - first) }, (_, offset) => {
+            const at = first + offset;
+            const row = rows.at(at);
+            return (
+              <div key={at} className="grid-row" role="row" aria-rowindex={at + 2} style={{ width: totalPx }}>
+                <span className="grid-number" role="rowheader" style={{ width: numberPx }}>
+                  {at + 1}
+                </span>
+                {shown.map((i) => (
+                  <span
+                    key={i}
+                    role="gridcell"
+                    aria-selected={selected?.row === at && selected.column === i}
+                    className={`${isNumeric(types[i]) ? "grid-cell number" : "grid-cell"} ${classOf?.({ row: at, column: i }) ?? ""}`}
+                    style={{ left: lefts[i], width: widthOf(i) }}
+                    onClick={() => select?.({ row: at, column: i })}
+                    onDoubleClick={() => open?.({ row: at, column: i })}
+                  >
+                    {row === undefined ? "" : row[i] === null ? <em>NULL</em> : cellText(row[i], types[i])}
+                  </span>
+                ))}
+              </div>
+            );
+          })}
+        </div>
+      </div>
+    </div>
+  );
+};
+
+const afterKey = (
+  { key, ctrlKey, metaKey }: KeyboardEvent,
+  { row, column }: Cell,
+  rows: number,
+  columns: number,
+  page: number,
+): Cell | null => {
+  const far = ctrlKey || metaKey;
+  const steps: Record<string, [number, number]> = {
+    ArrowUp: [far ? -rows : -1, 0],
+    ArrowDown: [far ? rows : 1, 0],
+    ArrowLeft: [0, far ? -columns : -1],
+    ArrowRight: [0, far ? columns : 1],
+    PageUp: [-page, 0],
+    PageDown: [page, 0],
+    Home: [far ? -rows : 0, -columns],
+    End: [far ? rows : 0, columns],
+  };
+  const step = steps[key];
+  if (!step) return null;
+  const within = (value: number, count: number) => Math.max(0, Math.min(count - 1, value));
+  return { row: within(row + step[0], rows), column: within(column + step[1], columns) };
+};
+
+const reveal = (
+  element: HTMLElement | null,
+  cell: Cell,
+  count: number,
+  left: number,
+  width: number,
+  numberPx: number,
+) => {
+  if (!element) return;
+  const height = element.clientHeight - ROW_PX;
+  const full = count * ROW_PX;
+  if (full <= MAX_PX) {
+    const top = cell.row * ROW_PX;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top + ROW_PX > element.scrollTop + height) element.scrollTop = top + ROW_PX - height;
+  } else {
+    const { first, last } = windowOf(count, element.scrollTop, height);
+    if (cell.row < first + OVERSCAN || cell.row > last - OVERSCAN - 2) {
+      element.scrollTop = (cell.row / count) * (MAX_PX - height);
+    }
+  }
+  if (left - numberPx < element.scrollLeft) element.scrollLeft = left - numberPx;
+  else if (left + width > element.scrollLeft + element.clientWidth)
+    element.scrollLeft = left + width - element.clientWidth;
+};

@@ -1,0 +1,293 @@
+/** The results of a run: their state, the grid, and what can be done with them. */
+
+import { lazy, Suspense, useEffect, useReducer, useState } from "react";
+import type { Notice } from "../api/data.ts";
+import { bytes, count, duration } from "../app/figures.ts";
+import { Button, Menu } from "../app/parts.tsx";
+import { toast } from "../app/toast.tsx";
+import type { Failed, Run, Shown } from "../editor/running.ts";
+import type { Explained } from "../explain/plan.ts";
+import { textOfValue } from "./cells.ts";
+import { save } from "./export.ts";
+import { FORMATS, type Format, written } from "./formats.ts";
+import { type Cell, Grid } from "./Grid.tsx";
+
+const Chart = lazy(async () => ({ default: (await import("../explain/Chart.tsx")).Chart }));
+const Plan = lazy(async () => ({ default: (await import("../explain/Plan.tsx")).Plan }));
+
+// More than this does not belong on a clipboard.
+const COPIED_MAX = 50_000;
+
+interface Props {
+  run: Run | undefined;
+  streamAll: (result: Shown) => void;
+}
+
+export const Results = ({ run, streamAll }: Props) => {
+  const [chosen, choose] = useState(0);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a new run starts with its first result
+  useEffect(() => choose(0), [run?.id]);
+  if (!run) return <Nothing />;
+  const result = run.results[Math.min(chosen, run.results.length - 1)];
+  return (
+    <section className="results" aria-label="Results">
+      {run.results.length > 1 && (
+        <div className="tabs small" role="tablist" aria-label="Results of the statements">
+          {run.results.map((each, i) => (
+            <button
+              key={each.key}
+              type="button"
+              role="tab"
+              aria-selected={each === result}
+              className="tab"
+              onClick={() => choose(i)}
+            >
+              {i + 1} {each.command} <small>{summaryOf(each)}</small>
+            </button>
+          ))}
+        </div>
+      )}
+      {run.failed && <Failure failed={run.failed} />}
+      {run.mode === "rehearsal" && run.results.length > 0 && (
+        <p className="note">Rehearsed: everything was rolled back, and nothing has changed.</p>
+      )}
+      {result && <Result key={result.key} run={run} result={result} streamAll={streamAll} />}
+      {!result && !run.failed && <State run={run} />}
+    </section>
+  );
+};
+
+const Nothing = () => (
+  <section className="results empty" aria-label="Results">
+    <p>
+      Results appear here. <kbd>Ctrl</kbd> <kbd>Enter</kbd> runs the statement at the cursor or the selection,{" "}
+      <kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>Enter</kbd> everything in one transaction.
+    </p>
+  </section>
+);
+
+const State = ({ run }: { run: Run }) => (
+  <p className="state" role="status">
+    {run.endedAt === null ? "Running…" : run.wasCancelled ? "Cancelled. The service has ended the statement." : "Done."}
+  </p>
+);
+
+export const Failure = ({ failed: { message, error, sql } }: { failed: Failed }) => (
+  <div className="failure" role="alert">
+    <p>
+      <b>{message}</b>
+    </p>
+    {error?.detail && <p>{error.detail}</p>}
+    {error?.hint && <p>{error.hint}</p>}
+    {error && (
+      <p className="facts">
+        <code>{error.code}</code>
+        {error.sqlstate && <span>SQLSTATE {error.sqlstate}</span>}
+        {error.position !== undefined && <span>at character {error.position}</span>}
+        {error.statementIndex !== undefined && <span>statement {error.statementIndex + 1}</span>}
+        {error.outcome && <span>outcome: {OUTCOMES[error.outcome]}</span>}
+        {error.idempotencyKey && <span>key {error.idempotencyKey}</span>}
+        {error.requestId && <span className="faint">{error.requestId}</span>}
+      </p>
+    )}
+    {error?.statementIndex !== undefined && <pre className="excerpt">{sql.slice(0, 300)}</pre>}
+  </div>
+);
+
+const OUTCOMES: Record<string, string> = {
+  committed: "committed, it took effect",
+  rolled_back: "rolled back, nothing changed",
+  not_executed: "not executed",
+  unknown: "unknown: the response was lost",
+};
+
+const summaryOf = (result: Shown): string => {
+  if (result.columns.length) return count(result.rows.count, "row");
+  return result.affectedRows ? `${count(result.affectedRows, "row")} affected` : "";
+};
+
+interface ResultProps {
+  run: Run;
+  result: Shown;
+  streamAll: (result: Shown) => void;
+}
+
+const Result = ({ run, result, streamAll }: ResultProps) => {
+  const [cell, select] = useState<Cell | null>(null);
+  const [isOpen, setOpen] = useState(false);
+  const [isDrawn, setDrawn] = useState(false);
+  const { columns, types, rows, stream } = result;
+  const plan = planOf(run, result);
+  if (plan) {
+    return (
+      <Suspense fallback={<p className="state">Loading…</p>}>
+        <Plan explained={plan} isRehearsed={run.mode === "explain"} />
+      </Suspense>
+    );
+  }
+  const value = cell && rows.at(cell.row)?.[cell.column];
+  return (
+    <>
+      <div className="bar">
+        <Summary run={run} result={result} />
+        <span className="spring" />
+        {columns.length > 0 && rows.count > 0 && (
+          <>
+            <Button aria-pressed={isDrawn} onClick={() => setDrawn(!isDrawn)}>
+              Chart
+            </Button>
+            <Menu label="Copy" items={FORMATS.map((format) => ({ label: format, act: () => copy(format, result) }))} />
+            <Menu
+              label="Export"
+              items={FORMATS.map((format) => ({ label: format, act: () => exported(format, result) }))}
+            />
+          </>
+        )}
+      </div>
+      {result.truncated && (
+        <p className="note" role="status">
+          {count(rows.count, "row")} shown, and there are more.{" "}
+          {isRead(result.command) ? (
+            <Button kind="link" onClick={() => streamAll(result)}>
+              Stream all
+            </Button>
+          ) : (
+            "The statement took effect; the other rows of its result were not kept."
+          )}
+        </p>
+      )}
+      {stream?.state.kind === "stopped" && stream.state.why === "memory" && (
+        <p className="note" role="status">
+          Stopped at {bytes(stream.bytes)}, to keep this tab's memory bounded. Use <code>plainsql sql -o csv</code> for
+          the whole result.
+        </p>
+      )}
+      <Notices notices={result.notices} />
+      {isDrawn && (
+        <Suspense fallback={<p className="state">Loading…</p>}>
+          <Chart result={result} />
+        </Suspense>
+      )}
+      {isDrawn ? null : columns.length > 0 ? (
+        <Grid
+          columns={columns}
+          types={types}
+          rows={rows}
+          label="Rows"
+          selected={cell}
+          select={select}
+          open={(opened) => {
+            select(opened);
+            setOpen(true);
+          }}
+        />
+      ) : (
+        <p className="state">
+          {result.command} {result.affectedRows > 0 && `· ${count(result.affectedRows, "row")} affected`}
+        </p>
+      )}
+      {cell && isOpen && (
+        <CellView
+          name={columns[cell.column] ?? ""}
+          type={types[cell.column] ?? ""}
+          text={value === null ? "NULL" : textOfValue(value, types[cell.column])}
+          close={() => setOpen(false)}
+        />
+      )}
+    </>
+  );
+};
+
+/** The plan in the result of EXPLAIN (FORMAT JSON). */
+const planOf = (run: Run, { command, types, rows }: Shown): Explained | undefined => {
+  if (run.endedAt === null || command !== "EXPLAIN" || types[0] !== "json") return undefined;
+  const [first] = (rows.at(0)?.[0] ?? []) as Explained[];
+  return first?.Plan ? first : undefined;
+};
+
+/** Statements that can be sent again without doing anything twice. */
+const isRead = (command: string): boolean => ["SELECT", "SHOW", "EXPLAIN", "VALUES", "TABLE"].includes(command);
+
+const Summary = ({ run, result }: { run: Run; result: Shown }) => {
+  const [, redraw] = useReducer((ticks: number) => ticks + 1, 0);
+  const { stream } = result;
+  useEffect(() => result.rows.follow(redraw), [result.rows]);
+  const isRunning = stream?.isRunning ?? false;
+  const facts = [
+    result.command || (isRunning ? "Streaming" : "Stream"),
+    result.columns.length ? `${count(result.rows.count, "row")}` : "",
+    result.affectedRows ? `${count(result.affectedRows, "row")} affected` : "",
+    result.execUs ? `${duration(result.execUs / 1000)} in PostgreSQL` : "",
+    run.endedAt === null ? "" : `${duration(run.endedAt - run.startedAt)} in all`,
+    stream ? bytes(stream.bytes) : "",
+    run.attempts > 1 ? `${run.attempts} attempts` : "",
+    result.isReplayed ? "answer to an earlier attempt" : "",
+    stream?.state.kind === "stopped" && stream.state.why === "cancelled" ? "cancelled" : "",
+  ];
+  return (
+    <span className="summary" role="status" data-state={stream?.state.kind ?? "done"}>
+      {facts.filter(Boolean).join(" · ")}
+    </span>
+  );
+};
+
+const Notices = ({ notices }: { notices: readonly Notice[] }) =>
+  notices.length > 0 && (
+    <ul className="notices" aria-label="Notices">
+      {notices.map((each, i) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: they never change
+        <li key={i}>
+          <b>{each.severity}</b> {each.message} {each.detail} {each.hint}
+        </li>
+      ))}
+    </ul>
+  );
+
+const CellView = ({ name, type, text, close }: { name: string; type: string; text: string; close: () => void }) => {
+  const pretty = (type === "json" || type === "jsonb") && text.length < 200_000 ? prettyJson(text) : text;
+  return (
+    <aside className="cell-view" aria-label={`Value of ${name}`}>
+      <div className="bar">
+        <b>{name}</b> <small>{type}</small>
+        <span className="spring" />
+        <Button onClick={() => copyText(text)}>Copy</Button>
+        <Button onClick={close}>Close</Button>
+      </div>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
+      <pre tabIndex={0}>{pretty}</pre>
+    </aside>
+  );
+};
+
+const prettyJson = (text: string): string => {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+};
+
+export const copyText = async (text: string): Promise<void> => {
+  try {
+    await navigator.clipboard.writeText(text);
+    toast("Copied.");
+  } catch {
+    toast("The browser did not allow copying.", "danger");
+  }
+};
+
+const tableOf = (sql: string): string => /\b(?:from|into|update)\s+([\w."]+)/i.exec(sql)?.[1] ?? "results";
+
+const shapeOf = ({ columns, types, sql }: Shown) => ({ columns, types, table: tableOf(sql) });
+
+const copy = async (format: Format, result: Shown): Promise<void> => {
+  const rows = await result.rows.read(0, COPIED_MAX);
+  await copyText(written(format, shapeOf(result), rows));
+  if (result.rows.count > rows.length) toast(`The first ${rows.length} rows were copied. Export has no limit.`);
+};
+
+const exported = async (format: Format, result: Shown): Promise<void> => {
+  const name = `plainsql-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
+  await save(format, shapeOf(result), result.rows, name);
+  toast(`${count(result.rows.count, "row")} exported.`);
+};

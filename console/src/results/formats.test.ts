@@ -1,0 +1,60 @@
+import { describe, expect, it } from "vitest";
+import { distinct, literal, quoteName, written } from "./formats.ts";
+
+const shape = { columns: ["id", "a,b", "data"], types: ["int8", "text", "jsonb"], table: "t" };
+const rows = [
+  ["9007199254740993", 'say "hi"\nthere', { a: 1 }],
+  [null, "", [1, "x"]],
+];
+
+describe("written", () => {
+  it("writes CSV in which NULL and an empty text differ", () => {
+    expect(written("CSV", shape, rows)).toBe(
+      'id,"a,b",data\r\n9007199254740993,"say ""hi""\nthere","{""a"":1}"\r\n,"","[1,""x""]"\r\n',
+    );
+  });
+
+  it("writes JSON with every digit", () => {
+    const text = written("JSON", shape, rows);
+    expect(text).toContain('"id": 9007199254740993');
+    expect(JSON.parse(text)).toHaveLength(2);
+  });
+
+  it("writes Markdown that can't be taken for markup", () => {
+    expect(written("Markdown", { columns: ["a"], types: ["text"], table: "t" }, [["<b>|*"]])).toBe(
+      "| a |\n|---|\n| \\<b\\>\\|\\* |\n",
+    );
+  });
+
+  it("writes one INSERT", () => {
+    expect(written("INSERT", shape, rows)).toBe(
+      'INSERT INTO t (id, "a,b", data) VALUES\n' +
+        "  (9007199254740993, 'say \"hi\"\nthere', '{\"a\":1}'),\n  (NULL, '', '[1,\"x\"]');\n",
+    );
+  });
+
+  it("writes nothing but the head for no rows", () => {
+    expect(written("INSERT", shape, [])).toBe("");
+    expect(JSON.parse(written("JSON", shape, []))).toEqual([]);
+  });
+});
+
+describe("literal", () => {
+  it.each([
+    [null, "text", "NULL"],
+    [true, "bool", "true"],
+    ["1.50", "numeric", "1.50"],
+    ["NaN", "numeric", "'NaN'"],
+    ["it's", "text", "'it''s'"],
+    ["a\\b", "text", "E'a\\\\b'"],
+    [["a", null, 'q"'], "text[]", 'E\'{"a",NULL,"q\\\\""}\''],
+    ["AQI=", "bytea", "E'\\\\x0102'"],
+  ])("%j as %s", (value, type, expected) => {
+    expect(literal(value, type)).toBe(expected);
+  });
+});
+
+it("quotes names that need it", () => {
+  expect(["id", "Id", "user", 'a"b'].map(quoteName)).toEqual(["id", '"Id"', '"user"', '"a""b"']);
+  expect(distinct(["a", "a", "b", "a"])).toEqual(["a", "a_1", "b", "a_2"]);
+});

@@ -1,0 +1,137 @@
+/** Results as CSV, JSON, Markdown and INSERT statements. */
+
+import type { Row, Value } from "../api/data.ts";
+import { isNumeric, textOfValue } from "./cells.ts";
+
+export type Format = "CSV" | "JSON" | "Markdown" | "INSERT";
+
+export const FORMATS: readonly Format[] = ["CSV", "JSON", "Markdown", "INSERT"];
+
+export const EXTENSIONS: Record<Format, string> = { CSV: "csv", JSON: "json", Markdown: "md", INSERT: "sql" };
+
+export interface Shape {
+  columns: readonly string[];
+  types: readonly string[];
+  /** Whose rows they are, for INSERT. */
+  table: string;
+}
+
+/** What writes a result, part by part. */
+export interface Writer {
+  head: string;
+  rows: (rows: readonly Row[], isFirst: boolean) => string;
+  tail: string;
+}
+
+const csvField = (value: Value, type: string | undefined): string => {
+  if (value === null || value === undefined) return "";
+  const text = textOfValue(value, type);
+  // An empty text is quoted, and NULL is not, as in PostgreSQL's own CSV.
+  return text === "" || /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+};
+
+const csv = ({ columns, types }: Shape): Writer => ({
+  head: `${columns.map((name) => csvField(name, "text")).join(",")}\r\n`,
+  rows: (rows) => rows.map((row) => `${row.map((value, i) => csvField(value, types[i])).join(",")}\r\n`).join(""),
+  tail: "",
+});
+
+/** Names that occur twice get a number, as in the service's own objects. */
+export const distinct = (columns: readonly string[]): string[] => {
+  const seen = new Map<string, number>();
+  return columns.map((name) => {
+    const before = seen.get(name) ?? 0;
+    seen.set(name, before + 1);
+    return before ? `${name}_${before}` : name;
+  });
+};
+
+const plain = (value: Value, type: string | undefined): string => {
+  if (value === null || value === undefined) return "null";
+  if (type === "bytea") return JSON.stringify(textOfValue(value, type));
+  // They come as text, with every digit, and JSON's numbers have as many digits as they like.
+  if (isNumeric(type) && typeof value === "string" && /^-?\d+(\.\d+)?$/.test(value)) return value;
+  return JSON.stringify(value);
+};
+
+const json = ({ columns, types }: Shape): Writer => {
+  const names = distinct(columns).map((name) => JSON.stringify(name));
+  const object = (row: Row) => `  {${row.map((value, i) => `${names[i]}: ${plain(value, types[i])}`).join(", ")}}`;
+  return {
+    head: "[\n",
+    rows: (rows, isFirst) => rows.map((row, i) => (isFirst && i === 0 ? "" : ",\n") + object(row)).join(""),
+    tail: "\n]\n",
+  };
+};
+
+const markdownCell = (value: Value, type: string | undefined): string =>
+  textOfValue(value, type)
+    .replaceAll(/[\\`*_{}[\]<>|#]/g, "\\$&")
+    .replaceAll(/\r\n|\r|\n/g, "<br>");
+
+const markdown = ({ columns, types }: Shape): Writer => ({
+  head: [
+    `| ${columns.map((name) => markdownCell(name, "text")).join(" | ")} |`,
+    `|${types.map((type) => (isNumeric(type) ? "---:" : "---")).join("|")}|`,
+    "",
+  ].join("\n"),
+  rows: (rows) =>
+    rows.map((row) => `| ${row.map((value, i) => markdownCell(value, types[i])).join(" | ")} |\n`).join(""),
+  tail: "",
+});
+
+export const quoteName = (name: string): string =>
+  /^[a-z_][a-z0-9_]*$/.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`;
+
+// Those that occur as names of columns.
+const RESERVED = new Set(
+  (
+    "all and any array as asc both case cast check collate column constraint create current_date current_time current_user" +
+    " default desc distinct do else end except false fetch for foreign from grant group having in initially intersect" +
+    " into leading limit not null offset on only or order placing primary references returning select session_user some" +
+    " symmetric table then to trailing true union unique user using variadic when where window with"
+  ).split(" "),
+);
+
+const quoteText = (text: string): string =>
+  text.includes("\\") ? `E'${text.replaceAll("\\", "\\\\").replaceAll("'", "''")}'` : `'${text.replaceAll("'", "''")}'`;
+
+const arrayText = (value: unknown[]): string => {
+  const part = (each: unknown): string => {
+    if (each === null) return "NULL";
+    if (Array.isArray(each)) return arrayText(each);
+    const text = typeof each === "object" ? JSON.stringify(each) : String(each);
+    return `"${text.replaceAll(/["\\]/g, "\\$&")}"`;
+  };
+  return `{${value.map(part).join(",")}}`;
+};
+
+/** A value as an SQL literal. */
+export const literal = (value: Value, type: string | undefined): string => {
+  if (value === null || value === undefined) return "NULL";
+  if (typeof value === "boolean") return String(value);
+  if (isNumeric(type) && /^-?\d+(\.\d+)?$/.test(String(value))) return String(value);
+  if (type === "json" || type === "jsonb") return quoteText(JSON.stringify(value));
+  if (Array.isArray(value) && type?.endsWith("[]")) return quoteText(arrayText(value));
+  return quoteText(textOfValue(value, type));
+};
+
+const insert = ({ columns, types, table }: Shape): Writer => {
+  const start = `INSERT INTO ${table} (${columns.map(quoteName).join(", ")}) VALUES`;
+  const values = (row: Row) => `  (${row.map((value, i) => literal(value, types[i])).join(", ")})`;
+  return {
+    head: "",
+    rows: (rows) => (rows.length ? `${start}\n${rows.map(values).join(",\n")};\n` : ""),
+    tail: "",
+  };
+};
+
+const WRITERS: Record<Format, (shape: Shape) => Writer> = { CSV: csv, JSON: json, Markdown: markdown, INSERT: insert };
+
+export const writerOf = (format: Format, shape: Shape): Writer => WRITERS[format](shape);
+
+/** Rows in a format, at once. */
+export const written = (format: Format, shape: Shape, rows: readonly Row[]): string => {
+  const writer = writerOf(format, shape);
+  return writer.head + writer.rows(rows, true) + writer.tail;
+};

@@ -1,0 +1,81 @@
+/**
+ * Keeps the lines of a stream as the bytes in which they came, in chunks of equally many lines. A line is parsed when
+ * someone looks at it.
+ */
+
+const NEWLINE = 10;
+
+export class Lines {
+  /** How many complete lines there are. */
+  count = 0;
+  /** The bytes of all lines. */
+  bytes = 0;
+  readonly #perChunk: number;
+  readonly #chunks: Uint8Array[] = [];
+  #parts: Uint8Array[] = [];
+  #inChunk = 0;
+
+  constructor(perChunk: number) {
+    this.#perChunk = perChunk;
+  }
+
+  /** Adds bytes, which may end within a line. */
+  add(bytes: Uint8Array): void {
+    this.bytes += bytes.length;
+    let start = 0;
+    for (let at = bytes.indexOf(NEWLINE); at >= 0; at = bytes.indexOf(NEWLINE, at + 1)) {
+      this.count += 1;
+      this.#inChunk += 1;
+      if (this.#inChunk < this.#perChunk) continue;
+      this.#parts.push(bytes.slice(start, at + 1));
+      this.#close();
+      start = at + 1;
+    }
+    if (start < bytes.length) this.#parts.push(start ? bytes.slice(start) : bytes);
+  }
+
+  /** The complete lines of a chunk. */
+  chunk(index: number): string[] {
+    if (index > this.#chunks.length) return [];
+    const bytes = this.#chunks[index] ?? joined(this.#parts);
+    const text = new TextDecoder().decode(bytes);
+    const lines = text.split("\n");
+    // What is after the last newline is no line yet.
+    lines.pop();
+    return lines;
+  }
+
+  /** Takes the last line away, which is the end of a stream. Undefined if there is none. */
+  pop(): string | undefined {
+    if (this.count === 0) return undefined;
+    if (this.#inChunk === 0) {
+      const last = this.#chunks.pop();
+      this.#parts = last ? [last] : [];
+      this.#inChunk = this.#perChunk;
+    }
+    const bytes = joined(this.#parts);
+    const end = bytes.lastIndexOf(NEWLINE);
+    const before = end > 0 ? bytes.lastIndexOf(NEWLINE, end - 1) + 1 : 0;
+    this.#parts = before ? [bytes.slice(0, before)] : [];
+    this.#inChunk -= 1;
+    this.count -= 1;
+    return new TextDecoder().decode(bytes.subarray(before, end));
+  }
+
+  #close(): void {
+    this.#chunks.push(joined(this.#parts));
+    this.#parts = [];
+    this.#inChunk = 0;
+  }
+}
+
+const joined = (parts: Uint8Array[]): Uint8Array => {
+  if (parts.length === 1) return parts[0] as Uint8Array;
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+};

