@@ -407,6 +407,7 @@ async def test_a_share_lapses_by_itself_and_the_pools_hear_of_it(
         assert silent.share.held == 0
 
 
+@pytest.mark.timing
 async def test_a_directory_that_does_not_answer_is_given_up_soon(
     dsn: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from plainsql_server.dev.ports import free_port
 from server.tests.end_to_end.fast_lane import MODES, wire_to_this_process
 from server.tests.end_to_end.transactions import with_params
-from server.tests.end_to_end.wires import SqlWire, Wire, counted, total
+from server.tests.end_to_end.wires import SqlWire, Wire, counted
 from server.tests.load import Node, running_node
 from server.tests.processes import wait_for
 from server.tests.service import Service
@@ -77,7 +77,6 @@ def test_requests_that_wait_for_a_slot_take_one_permit_each(service: Service, mo
         for _ in range(3):
             for wire in wires:
                 wire.query(SELECT)
-        taken = total(counted(metrics_port), "plainsql_lane_requests_total")
         answers: list[tuple[bytes, bytes]] = []
         before = left_of(wires[0].query(SELECT)[0])
         with slot_held(service, node, wires[0], metrics_port):
@@ -88,9 +87,6 @@ def test_requests_that_wait_for_a_slot_take_one_permit_each(service: Service, mo
         assert b'"success":true' in wires[0].answer()[1]
         assert all(b'"rows":[{"n":1}]' in body for _, body in answers)
         assert left_of(wires[0].query(SELECT)[0]) == before - WAITING - 4
-        if mode == "on":
-            # It is the lane that they waited in.
-            assert counted(metrics_port)["plainsql_lane_requests_total"] >= taken + WAITING
         for wire in wires:
             wire.close()
 

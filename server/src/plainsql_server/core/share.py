@@ -91,8 +91,7 @@ class Share:
         """This process' part of a limit per minute, rounded down."""
         if not self.is_current:
             return 0
-        while self._growing and self._growing[0][0] <= self._clock():
-            self._granting = self._growing.pop(0)[1]
+        self._grow()
         return limit * self._granting // WHOLE
 
     def lapse(self) -> None:
@@ -113,7 +112,12 @@ class Share:
         self.processes = renewed.processes
         return renewed.share > renewed.target
 
+    def _grow(self) -> None:
+        while self._growing and self._growing[0][0] <= self._clock():
+            self._granting = self._growing.pop(0)[1]
+
     def _hold(self, parts: int) -> None:
+        self._grow()
         if parts > self._held:
             self._growing.append((self._clock() + _COUNTS_S, parts))
         self._held, self._granting = parts, min(self._granting, parts)

@@ -39,14 +39,14 @@ async def wait_for_socket(descriptor: int, *, write: bool) -> None:
 @contextmanager
 def cut_if_silent(descriptor: int, limit_s: float) -> Iterator[None]:
     """Shuts down the socket behind the descriptor if the block takes longer than `limit_s`."""
-    patience = _Patience(descriptor, limit_s)
+    countdown = _Countdown(descriptor, limit_s)
     try:
         yield
     finally:
-        patience.end()
+        countdown.end()
 
 
-class _Patience:
+class _Countdown:
     """Waits in steps until it shuts down a socket."""
 
     def __init__(self, descriptor: int, limit_s: float) -> None:
