@@ -17,7 +17,7 @@ import httpx
 from plainsql_server.lane.opening import PATHS
 
 VARIABLE = "PLAINSQL_TEST_RECORD"
-FORM = ("neon-raw-text-output", "neon-array-mode", "neon-batch-isolation-level", "neon-batch-read-only")
+LAYOUT = ("neon-raw-text-output", "neon-array-mode", "neon-batch-isolation-level", "neon-batch-read-only")
 
 
 def recording() -> list[Callable[[httpx.Request], None]]:
@@ -31,7 +31,7 @@ def _record(file: Path, request: httpx.Request) -> None:
     is_ordinary = "idempotency-key" not in headers and "event-stream" not in headers.get("accept", "")
     if request.method == "POST" and request.url.path in PATHS and is_ordinary:
         body = request.read().decode("utf-8", "surrogateescape")
-        lines = [f"{name}: {headers[name]}" for name in FORM if name in headers]
+        lines = [f"{name}: {headers[name]}" for name in LAYOUT if name in headers]
         with file.open("a", encoding="utf-8") as output:
             # One write, so that the lines of several processes do not mix.
             output.write(json.dumps([request.url.raw_path.decode(), body, lines]) + "\n")

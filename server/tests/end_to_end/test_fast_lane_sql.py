@@ -19,8 +19,8 @@ pytestmark = pytest.mark.compiled
 
 # The driver always sends the first one. The others are what its own server understands.
 DRIVER = "Neon-Raw-Text-Output: true\r\nNeon-Array-Mode: true\r\n"
-FORMS = (DRIVER, "", "Neon-Raw-Text-Output: true\r\n", "Neon-Array-Mode: true\r\n")
-ODD_FORMS = (
+LAYOUTS = (DRIVER, "", "Neon-Raw-Text-Output: true\r\n", "Neon-Array-Mode: true\r\n")
+ODD_LAYOUTS = (
     "Neon-Raw-Text-Output: True\r\n", "Neon-Raw-Text-Output: false\r\nNeon-Raw-Text-Output: true\r\n",
     "Neon-Raw-Text-Output: true\r\nNeon-Raw-Text-Output: false\r\n", "neon-array-mode:true\r\n",
     "Neon-Array-Mode: true, true\r\n", "Neon-Array-Mode: \r\n", "Neon-Batch-Isolation-Level: nonsense\r\n",
@@ -53,14 +53,14 @@ def wires(nodes: dict[str, Node], service: Service, database: str) -> Iterator[d
         yield opened
 
 
-def in_all_forms(wires: dict[str, Wire], bodies: list[dict[str, Any] | bytes]) -> None:
-    """Each request in each form, in turns on the same connections."""
+def in_all_layouts(wires: dict[str, Wire], bodies: list[dict[str, Any] | bytes]) -> None:
+    """Each request in each layout, in turns on the same connections."""
     for _ in range(ROUNDS):
-        for body, form in product(bodies, FORMS):
+        for body, layout in product(bodies, LAYOUTS):
             for wire in wires.values():
-                wire.head = form
+                wire.head = layout
             answers = {mode: same(wire.query(body)) for mode, wire in wires.items()}
-            assert [mode for mode in MODES[1:] if answers[mode] != answers["off"]] == [], (body, form, answers)
+            assert [mode for mode in MODES[1:] if answers[mode] != answers["off"]] == [], (body, layout, answers)
 
 
 @pytest.mark.parametrize("type_name", TYPES)
@@ -83,7 +83,7 @@ def test_every_form_of_an_answer_is_the_same(wires: dict[str, Wire]) -> None:
         " '1 mon -1 day'::interval as span, '2026-11-14 22:15:31.5+00'::timestamptz as at, '[1,3)'::int4range as range,"
         " row(1, 'a b') as pair, null::int as nothing"
     )
-    in_all_forms(
+    in_all_layouts(
         wires,
         [
             {"query": f"select {columns}"},
@@ -173,17 +173,17 @@ def test_bodies_of_every_kind_are_the_same(wires: dict[str, Wire]) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ODD_FORMS)
-def test_odd_headers_are_the_same(wires: dict[str, Wire], form: str) -> None:
+@pytest.mark.parametrize("layout", ODD_LAYOUTS)
+def test_odd_headers_are_the_same(wires: dict[str, Wire], layout: str) -> None:
     for wire in wires.values():
-        wire.head = form
+        wire.head = layout
     statement = {"query": "select $1::int as a, 1.50 as b", "params": ["1"]}
     # With a key, this is the first answer, and all others repeat it.
     wires["off"].query(statement)
     assert_same(
         wires, [statement, {"query": "select 1 / $1::int", "params": ["0"]}, {"queries": [{"query": "select 1 as a"}]}]
     )
-    if "Request-Id" in form:
+    if "Request-Id" in layout:
         assert b"req_abcdefgh1" in wires["on"].query({"query": "select $1::int as a", "params": [2]})[0]
 
 
@@ -235,7 +235,7 @@ def test_columns_that_come_from_another_table_are_seen(wires: dict[str, Wire], s
     body: dict[str, Any] = {"query": "select id, name from replaced where id = $1", "params": ["1"]}
     for columns in ("id int, name text", "id int, name text", "name text, id int", "x int, id int, name text"):
         table = made(columns)
-        in_all_forms(wires, [body, {"query": "select id, name from replaced"}])
+        in_all_layouts(wires, [body, {"query": "select id, name from replaced"}])
         for wire in wires.values():
             fields = json.loads(wire.query(body)[1])["fields"]
             assert [each["tableID"] for each in fields] == [table, table]
@@ -243,7 +243,7 @@ def test_columns_that_come_from_another_table_are_seen(wires: dict[str, Wire], s
             assert [each["columnID"] for each in fields] == [order.index("id") + 1, order.index("name") + 1]
     for sql in ("alter name type varchar(9)", "alter name type varchar(8)", "rename name to n", "drop n"):
         service.query(f"alter table replaced {sql}", database=database)
-        in_all_forms(wires, [body])
+        in_all_layouts(wires, [body])
 
 
 def test_statements_are_shared_with_our_own_routes(wires: dict[str, Wire], service: Service, database: str) -> None:

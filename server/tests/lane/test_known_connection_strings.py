@@ -120,10 +120,10 @@ def test_clients_with_the_same_user_and_host_share_a_head() -> None:
     shared = LearnedHeads()
     lines = [STRING, STRING.replace(KEY, TOKEN).replace(b"/mine", b"/other"), STRING.replace(b"app", b"bob")]
     data = [request_with(line) for line in lines]
-    heads = [shared.learn(each, Parser().read(each), None, read_neon_secret) for each in data]
-    assert heads[0] is heads[1]
-    assert heads[0] is not heads[2]
-    assert None not in heads
+    shared_heads = [shared.learn(each, Parser().read(each), None, read_neon_secret) for each in data]
+    assert shared_heads[0] is shared_heads[1]
+    assert shared_heads[0] is not shared_heads[2]
+    assert None not in shared_heads
 
 
 @pytest.mark.parametrize(

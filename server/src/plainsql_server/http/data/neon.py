@@ -164,11 +164,11 @@ def _database(request: Request) -> str | None:
 
 
 def _encoding(request: Request, statement: SqlStatement) -> Encoding:
-    raw_text, arrays = wanted_form(request.headers)
+    raw_text, arrays = wanted_layout(request.headers)
     return ENCODINGS[raw_text, arrays if statement.array_mode is None else statement.array_mode]
 
 
-def wanted_form(headers: Mapping[bytes, bytes]) -> tuple[bool, bool]:
+def wanted_layout(headers: Mapping[bytes, bytes]) -> tuple[bool, bool]:
     """Whether values are PostgreSQL's text, and whether rows are arrays unless the body says otherwise."""
     return headers.get(_RAW_TEXT) == b"true", headers.get(_ARRAY_MODE) == b"true"
 

@@ -8,7 +8,7 @@ them. A batch takes the ordinary path.
 from plainsql_server.lane.plans.frame cimport Scalars
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.http.data.neon import ENCODINGS, SQL_BODY, wanted_form
+from plainsql_server.http.data.neon import ENCODINGS, SQL_BODY, wanted_layout
 from plainsql_server.http.data.query_body import QueryBody
 from plainsql_server.http.server.requests import decode_json
 
@@ -22,19 +22,19 @@ class SentStatement(QueryBody, kw_only=True):
 cdef class SqlPlans(QueryPlans):
     """The plans of the route for the Neon driver: those of one form, and those of all other forms that were met."""
 
-    def __init__(self, Scalars scalars not None, form=(False, False)):
+    def __init__(self, Scalars scalars not None, layout=(False, False)):
         QueryPlans.__init__(self, scalars)
-        self.form, self.by_form = form, {}
+        self.layout, self.by_layout = layout, {}
 
     def for_headers(self, headers):
         """`of_head`, for tests."""
         return self.of_head(headers)
 
     cdef QueryPlans of_head(self, headers):
-        form = wanted_form(headers)
-        if form not in self.by_form:
-            self.by_form[form] = SqlPlans(self.scalars, form)
-        return self.by_form[form]
+        layout = wanted_layout(headers)
+        if layout not in self.by_layout:
+            self.by_layout[layout] = SqlPlans(self.scalars, layout)
+        return self.by_layout[layout]
 
     cdef object decode(self, bytes body):
         sent = decode_json(body, SQL_BODY)
@@ -43,7 +43,7 @@ cdef class SqlPlans(QueryPlans):
         return SentStatement(sql=sent.query, params=sent.params, array_mode=sent.array_mode)
 
     cdef object encoding_of(self, sent):
-        raw_text, arrays = self.form
+        raw_text, arrays = self.layout
         return ENCODINGS[raw_text, arrays if sent.array_mode is None else sent.array_mode]
 
     cdef bint takes_text(self) noexcept:
