@@ -214,7 +214,7 @@ async def test_a_client_with_a_user_asks_the_user(service: Service, database: st
 
     async def answer(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         action, content = next(remaining)
-        return await answers(action, content, asked)(context, params)  # type: ignore[return-value]  # no error
+        return await answers(action, content, asked)(context, params)  # type: ignore[return-value]  # the declared type also has errors
 
     async with agent(service, transport, database=database, allow_writes=True, mode=mode, asks=answer) as session:
         outcomes = [fields_of(await session.call_tool("run_transaction", _INSERT))["outcome"] for _ in replies]
@@ -223,7 +223,7 @@ async def test_a_client_with_a_user_asks_the_user(service: Service, database: st
     assert all("insert into notes" in each and "changes 2 rows" in each for each in asked)
 
 
-@pytest.mark.parametrize("padding", [" ", "\n", "/* a comment */"])
+@pytest.mark.parametrize("padding", [" ", "/* a comment */"])
 async def test_the_user_is_not_asked_about_what_can_t_be_shown(service: Service, database: str, padding: str) -> None:
     def transaction(characters: int) -> dict[str, Any]:
         first = "insert into notes (body) values ('shown')" + padding * (characters // len(padding))

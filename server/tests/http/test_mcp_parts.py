@@ -22,6 +22,7 @@ from plainsql_server.http.control.mcp.refusal import Lost, Refused
 from plainsql_server.http.control.mcp.results import DATA_BYTES, shown_result
 from plainsql_server.http.control.mcp.route import DataPlaneAddress, McpCaller, McpOptions, McpRoute
 from plainsql_server.http.control.mcp.tools import KINDS, tools
+from plainsql_server.http.control.mcp.writing import visible
 from plainsql_server.http.server.requests import Request
 
 pytestmark = pytest.mark.unit
@@ -32,6 +33,22 @@ _BOUND = bound_to([{"sql": "delete from notes", "params": [1]}], "db_1")
 
 def confirmation(holder: Holder = "agent") -> Confirmation:
     return Confirmation(holder, int(_NOW_S) + LIFE_S, new_key(), [3])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("delete from notes where body = 'é 😀 漢'", "delete from notes where body = 'é 😀 漢'"),
+        ("where id = 1 --\n or true", "where id = 1 --\\n or true"), ("a\r\tb\x1b[2K", "a\\r\\tb\\x1b[2K"),
+        ("\u202edrop\u2066", "\\u202edrop\\u2066"), ("a\u200bb\u2060\ufeff", "a\\u200bb\\u2060\\ufeff"),
+        ("\u3164\uffa0\u115f\u1160\u2800", "\\u3164\\uffa0\\u115f\\u1160\\u2800"),
+        ("a\xa0\xad\u2028", "a\\xa0\\xad\\u2028"),
+        ("x\ufe0f\u034f\u17b4\u180b\U000e0041\U000e0100", "x\\ufe0f\\u034f\\u17b4\\u180b\\U000e0041\\U000e0100"),
+        ("\ud800", "\\ud800"),
+    ],
+)  # fmt: skip
+def test_what_a_user_agrees_to_has_no_hidden_character(text: str, shown: str) -> None:
+    assert visible(text) == shown
 
 
 def test_a_confirmation_holds_until_it_expires() -> None:

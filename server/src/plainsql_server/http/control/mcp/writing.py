@@ -35,6 +35,12 @@ _QUESTION = "confirmation"
 _BOX = "commit"
 # What fits a dialog. Nothing is ever cut: a user agrees to what is shown.
 _SHOWN_CHARACTERS = 2_000
+# Characters that Python takes for printable, and that are shown as nothing or as a blank: those of Unicode's property
+# Default_Ignorable_Code_Point, and the Braille pattern without dots.
+_BLANK = frozenset([
+    0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, *range(0xFE00, 0xFE10), 0xFFA0,
+    *range(0xE0100, 0xE01F0),
+])  # fmt: skip
 _UNKNOWN = (
     " It is unknown whether the transaction has taken effect. Don't rehearse it again: call request_outcome with the"
     " idempotency_key, or run_transaction with the same confirmation, which takes effect once."
@@ -154,7 +160,7 @@ def _counts(reply: Reply) -> str:
 def _shown(arguments: TransactionArguments) -> str:
     """All statements and values, as a dialog shows them. Raises Refused if they don't fit."""
     shown = "\n".join(
-        f"{at}. {_one_line(each.sql)}" + (f"\n   values: {_one_line(str(each.params))}" if each.params else "")
+        f"{at}. {visible(each.sql)}" + (f"\n   values: {visible(str(each.params))}" if each.params else "")
         for at, each in enumerate(arguments.statements, 1)
     )
     if len(shown) > _SHOWN_CHARACTERS:
@@ -179,6 +185,13 @@ def _question(statements: str, reply: Reply, token: str) -> types.InputRequiredR
     )
 
 
-def _one_line(text: str) -> str:
-    """The text without characters that could disguise it in a dialog."""
-    return "".join(each if each.isprintable() else " " for each in text)
+def visible(text: str) -> str:
+    """The text on one line, with escapes for characters that could disguise it in a dialog.
+
+    Such as a line break, which ends a comment, and those that change the direction or that no font shows.
+    """
+    return "".join(each if each.isprintable() and ord(each) not in _BLANK else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "backslashreplace").decode()
