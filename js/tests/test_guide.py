@@ -6,21 +6,17 @@ address is that of the tests' service.
 
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from js.tests.programs import JS, installed, node
+from server.tests.guide_programs import blocks_of, run_programs, settings_in
 from server.tests.service import Service
 
 PAGE = JS.parent / "docs/javascript.md"
-_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_NAME = re.compile(r"// (\w+\.mjs)\n")
-_LIMIT_S = 60
 
 
 @pytest.fixture
@@ -34,29 +30,17 @@ def folder(service: Service, js_package: None) -> Iterator[Path]:
 
 
 def test_each_program_of_the_guide_prints_what_it_shows(service: Service, folder: Path) -> None:
-    blocks = _FENCED.findall(PAGE.read_text(encoding="utf-8"))
-    settings = "\n".join(text for language, text in blocks if language == "sh" and text.startswith("export "))
-    settings = settings.replace("https://localhost:8400", service.data_url)
+    blocks = blocks_of(PAGE)
+    settings = settings_in(blocks).replace("https://localhost:8400", service.data_url)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
-    compared = 0
-    for (language, text), (next_language, shown) in pairwise([*blocks, ("", "")]):
-        if language == "js" and (name := _NAME.match(text)):
-            (folder / name[1]).write_text(text)
-        elif language == "sh" and text.startswith("node "):
-            done = subprocess.run(
-                ["bash", "-ec", f"{settings}\n{text}"], cwd=folder, env=kept, timeout=_LIMIT_S,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            )  # fmt: skip
-            assert (done.returncode, next_language) == (0, "text"), done.stdout
-            assert done.stdout == shown, text
-            compared += 1
+    compared = run_programs(blocks, settings, folder, kept)
     assert compared == sum(language == "text" for language, _ in blocks) >= 10
     assert len(list(folder.glob("*.mjs"))) == compared + 1
 
 
 @pytest.mark.parametrize("page", ["README.md", "js/README.md"])
 def test_the_program_in_a_readme_runs(service: Service, folder: Path, page: str) -> None:
-    (program,) = (text for language, text in _FENCED.findall((JS.parent / page).read_text()) if language == "js")
+    (program,) = (text for language, text in blocks_of(JS.parent / page) if language == "js")
     names = {"notes": "id int, body text", "orders": "id int generated always as identity", "measurements": "n int"}
     for name, columns in {**names, "items": "order_id int, name text"}.items():
         service.query(f"create table {name} ({columns})")
