@@ -31,7 +31,7 @@ SOAK_engine := $(addprefix server/tests/dev/test_,cycles.py start.py failures.py
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_rates.py stream_pace.py stream_failures.py stream_neighbours.py \
 	stream_aborts.py stream_memory.py \
 	stream_readers.py unread_answers.py)
-SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py) \
+SOAK_control := $(addprefix server/tests/,control_plane/test_crashes.py operations/test_backups.py operations/test_point_in_time.py) \
 	$(addprefix $(END_TO_END)/test_,rate_limits.py \
 	redis_unavailable.py revocation.py fast_lane_changes.py provisioning_under_fire.py schemathesis.py)
 SOAK_tenant_isolation := server/tests/tenant_isolation

@@ -300,6 +300,7 @@ _CELL_UPKEEP = (
     ("standbys_missing", "plainsql_cell_standbys_missing", "Standbys that the cell should have and that don't follow."),
     ("behind_bytes", "plainsql_cell_standby_behind_bytes", "How far the last standby is behind."),
     ("is_archiving_failing", "plainsql_cell_archiving_failed", "1 if the last WAL file could not be archived."),
+    ("archive_lag_s", "plainsql_cell_archive_lag_seconds", "For how long the newest WAL has not been archived."),
     ("disk_free_ratio", "plainsql_cell_disk_free_ratio", "Free part of the cell's disk, if it is this machine's."),
 )
 

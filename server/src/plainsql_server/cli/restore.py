@@ -4,11 +4,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import click
 
 from plainsql_server.cli.output import remark
+from plainsql_server.cli.point_in_time import Destination, PointInTimeOptions, point_in_time_options, restore_as_it_was
 from plainsql_server.cli.progress import Bar
 from plainsql_server.cli.running import chosen_database, with_directory
 from plainsql_server.cli.upkeep.pipe import pipe_option
@@ -39,9 +40,10 @@ _MARGIN_MS = 1_000
 )
 @click.option("--lost", is_flag=True, help="With --replace: do without the database's cell, which is lost.")
 @click.option("--to", metavar="CELL", help="Cell to restore to; by default the one with the most free capacity.")
+@point_in_time_options
 def restore_command(
     *, name: str | None, organization: str | None, of_directory: bool, source: Path | None, commands: Commands,
-    replace: bool, of_another: bool, lost: bool, to: str | None,
+    replace: bool, of_another: bool, lost: bool, to: str | None, **time_options: Unpack[PointInTimeOptions],
 ) -> None:  # fmt: skip
     """Restore a backup as the new database DATABASE. Prints its ID.
 
@@ -51,6 +53,10 @@ def restore_command(
 
     If the cell of the database is gone for good, run `plainsql-server cell set CELL --state lost`, then restore with
     --replace --lost.
+
+    With --at, there is no backup file: the database --from is restored as it was at that time, from the archive of its
+    cell (see `plainsql-server cell files --archive-to`), on a machine that has the archive and PostgreSQL. With
+    --replace, DATABASE itself is.
     """
     _check_usage(
         name, organization, of_directory=of_directory, replace=replace, others=lost or of_another or to is not None
@@ -58,6 +64,14 @@ def restore_command(
     if lost and not replace:
         raise click.UsageError("--lost needs --replace.")
     settings = read_settings()
+    if time_options["at"] is not None:
+        if source is not None or of_directory or commands or name is None:
+            raise click.UsageError("--at can't be used with --input, --pipe or --directory, and needs a DATABASE.")
+        target = Destination(name, organization, replace=replace, to=to, lost=lost, times=times_of(settings))
+        click.echo(restore_as_it_was(target, time_options))
+        return
+    if time_options["origin"] is not None or time_options["archive"] is not None:
+        raise click.UsageError("--from and --archive need --at.")
     with _opened(source) as file, reading_through(commands, file) as stream, Bar() as bar:
         if name is None:
             unfinished = with_directory(
@@ -67,7 +81,7 @@ def restore_command(
                 remark(f"Unfinished creations, deletions and moves, which wait for 7 days: {unfinished}.")
             restored = None
         elif replace:
-            times = _times(settings)
+            times = times_of(settings)
 
             async def replaced(directory: Directory) -> DatabaseRecord:
                 target = await chosen_database(directory, organization, name)
@@ -106,7 +120,8 @@ def _check_usage(
         )
 
 
-def _times(settings: Settings) -> RestoreTimes:
+def times_of(settings: Settings) -> RestoreTimes:
+    """How long replaced content is kept, and how long nodes take to notice."""
     applied_after_ms = settings.principal_cache_ms + settings.directory_grace_ms + _MARGIN_MS
     return RestoreTimes(settings.database_restore_s, applied_after_ms / 1000)
 

@@ -112,6 +112,7 @@ def _cell(cell: CellRecord, measures: CellMeasures | None) -> CellUpkeep:
         standbys_missing=max(0, len(hosts_of(cell.conninfo)) - 1 - measures.standbys),
         behind_bytes=measures.behind_bytes,
         is_archiving_failing=measures.is_archiving_failing,
+        archive_lag_s=measures.archive_lag_s,
         disk_free_ratio=_disk_free_ratio(cell, measures.data_directory),
     )
 

@@ -136,6 +136,7 @@ class CellUpkeep:
     standbys_missing: int | None = None
     behind_bytes: int | None = None
     is_archiving_failing: bool | None = None
+    archive_lag_s: float | None = None
     # None: the disk is another machine's.
     disk_free_ratio: float | None = None
 

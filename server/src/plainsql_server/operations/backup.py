@@ -20,6 +20,7 @@ from plainsql_server.control_plane.databases import cell_of
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ConflictError
 from plainsql_server.directory import databases as stored
+from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.engine.admin.backups import BACKUP, RECORDS, Frozen, backup_conninfo, frozen
@@ -53,7 +54,19 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
     """
     if database.state not in DUMPABLE:
         raise ConflictError("wrong_state", f"The database {database.name!r} is {database.state}.")
-    cell = await cell_of(directory, database)
+    writer = await _write(await cell_of(directory, database), database, output, progress)
+    # Read after the dump: a database without code now had none before, either.
+    current = await stored.find_by_id(directory, database.id)
+    await asyncio.to_thread(writer.finish, without_code=current is not None and current.without_code)
+
+
+async def backup_content(cell: CellRecord, database: DatabaseRecord, output: BinaryIO, progress: Progress) -> None:
+    """Write a backup of what a database is on the given cell, such as a scratch cluster, whatever its state is now."""
+    writer = await _write(cell, database, output, progress)
+    await asyncio.to_thread(writer.finish, without_code=False)
+
+
+async def _write(cell: CellRecord, database: DatabaseRecord, output: BinaryIO, progress: Progress) -> ArchiveWriter:
     conninfo = backup_conninfo(cell.conninfo, database.engine_name, database.owner_role)
     progress.step("safe snapshot")
     async with frozen(cell.conninfo, cell.admin_role, database.engine_name, database.owner_role) as source:
@@ -74,9 +87,7 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
             await _dump(program, options, conninfo, writer=writer, part=part, dumped=dumped, progress=progress)
         progress.step("records")
         await _copy_records(source, writer)
-    # Read after the dump: a database without code now had none before, either.
-    current = await stored.find_by_id(directory, database.id)
-    await asyncio.to_thread(writer.finish, without_code=current is not None and current.without_code)
+    return writer
 
 
 async def backup_directory(directory: Directory, dsn: str, output: BinaryIO, progress: Progress) -> None:

@@ -39,6 +39,7 @@ def test_archiving_that_fails_or_is_missing_is_reported() -> None:
 
     assert found(HEALTHY) == [Grade.GOOD]
     assert found(replace(HEALTHY, is_archiving_failing=True)) == [Grade.BROKEN]
+    assert found(replace(HEALTHY, archive_lag_s=900.0)) == [Grade.WARNING]
     assert found(replace(HEALTHY, is_archiving=False)) == [Grade.WARNING]
     assert found(replace(HEALTHY, is_archiving=False, standbys=1)) == []
 

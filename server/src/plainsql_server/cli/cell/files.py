@@ -13,10 +13,11 @@ import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.setup.program import own_program, program_option
+from plainsql_server.operations.files.archive import ArchiveConfig, new_key_conf
 from plainsql_server.operations.files.cell import CellConfig, Tls
 from plainsql_server.operations.files.drop_in import memory_drop_in
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
-from plainsql_server.operations.files.placing import place_file
+from plainsql_server.operations.files.placing import make_folder, place_file
 from plainsql_server.operations.files.sizing import GIB
 from plainsql_server.operations.files.units import guard_unit
 
@@ -65,6 +66,14 @@ _OPTIONS = (
     ),
     memory_option,
     program_option,
+    click.option(
+        "--archive-to", metavar="PATH",
+        help="Archive the cell continuously with pgBackRest, encrypted, to this folder.",
+    ),
+    click.option(
+        "--archive-config", metavar="PATH",
+        help="Folder of pgBackRest's configuration on the cell's machine.  [default: pgbackrest in FOLDER]",
+    ),
 )  # fmt: skip
 
 
@@ -83,6 +92,8 @@ class FileOptions(TypedDict):
     networks: tuple[str, ...]
     memory_gib: float | None
     program: str | None
+    archive_to: str | None
+    archive_config: str | None
 
 
 def file_options(command: Command) -> Command:
@@ -101,6 +112,10 @@ def files_command(**options: Unpack[FileOptions]) -> None:
     control plane with one that names the admin role, the data plane with one of any other name, which can log in as
     every tenant's role but not as the admin role. Use `cell init` for a new cluster, which has no admin role yet.
 
+    With --archive-to, PostgreSQL archives its WAL, at the latest after a minute, and pgbackrest/ has the configuration
+    of pgBackRest, with a key that is made once. Install the units plainsql-archive* for full and differential backups.
+    The settings take effect when PostgreSQL is restarted.
+
     A quarter of the memory is for connections. If standbys follow this server, raise max_connections on them first:
     a standby stops following a server that allows more connections than it does.
     """
@@ -111,24 +126,40 @@ def texts_of(options: FileOptions) -> dict[str, str]:
     """The text of each file, by its path in the folder. Raises UsageError if an option cannot be in a file."""
     tls = Tls(options["cert_file"], options["key_file"], options["client_ca_file"], options["client_crl_file"])
     try:
+        archive = _archive_of(options)
         config = CellConfig(
             options["admin_role"], options["socket_directory"], tls, options["listen_addresses"],
-            options["networks"], memory_bytes(options["memory_gib"]),
+            options["networks"], memory_bytes(options["memory_gib"]), archive.settings() if archive else {},
         )  # fmt: skip
         # The map comes before the rules that use it: after an interruption in between, the admin role can log in.
         return {
             "conf.d/plainsql.conf": config.postgresql_conf(), "pg_ident.conf": config.pg_ident_conf(),
             "pg_hba.conf": config.pg_hba_conf(), "memory.conf": memory_drop_in(),
             "guard.service": guard_unit(options["program"] or own_program(), options["data_folder"]),
+            **({"pgbackrest/pgbackrest.conf": archive.pgbackrest_conf(), **archive.unit_texts()} if archive else {}),
         }  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _archive_of(options: FileOptions) -> ArchiveConfig | None:
+    if options["archive_to"] is None:
+        if options["archive_config"] is not None:
+            raise ValueError("--archive-config needs --archive-to.")
+        return None
+    config_folder = options["archive_config"] or str((options["folder"] / "pgbackrest").resolve())
+    return ArchiveConfig(
+        options["archive_to"], config_folder, options["admin_role"], options["data_folder"],
+        options["socket_directory"],
+    )  # fmt: skip
 
 
 def write_files(options: FileOptions, texts: dict[str, str]) -> None:
     """Write the files, and say what was kept and what is left to do."""
     folder = options["folder"]
     placed = [place_file(folder / name, text) for name, text in texts.items()]
+    if options["archive_to"] is not None:
+        _make_key(folder / "pgbackrest/conf.d/key.conf")
     remark(f"Wrote {', '.join(texts)} to {folder}.")
     for each in placed:
         if each.kept:
@@ -136,6 +167,14 @@ def write_files(options: FileOptions, texts: dict[str, str]) -> None:
     main = folder / "postgresql.conf"
     if main.exists() and not _INCLUDED.search(main.read_text()):
         remark(f"Add this line to the end of {main}: include_dir = 'conf.d'")
+
+
+def _make_key(file: Path) -> None:
+    """Make the key of the archive, unless there is one: with another, the archive could not be read."""
+    make_folder(file.parent)
+    if not file.exists():
+        place_file(file, new_key_conf(), mode=0o600)
+        remark(f"Made the key of the archive, {file}. Keep a copy elsewhere: without it, the archive can't be read.")
 
 
 def memory_bytes(gib: float | None) -> int:

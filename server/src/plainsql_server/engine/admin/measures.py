@@ -23,7 +23,17 @@ _MEASURES = """
            (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming') AS standbys,
            CASE WHEN pg_is_in_recovery() THEN NULL ELSE (
                SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)) FROM pg_stat_replication
-               WHERE state = 'streaming')::bigint END AS behind_bytes
+               WHERE state = 'streaming')::bigint END AS behind_bytes,
+           CASE WHEN pg_is_in_recovery() OR current_setting('archive_mode') = 'off' THEN NULL ELSE (
+               SELECT CASE WHEN pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') > archived.until + 8192
+                      THEN extract(epoch FROM now() - coalesce(last_archived_time, pg_postmaster_start_time()))
+                      ELSE 0 END
+               FROM pg_stat_archiver, LATERAL (
+                   SELECT CASE WHEN last_archived_wal ~ '^[0-9A-F]{24}' THEN
+                       ('x' || substr(last_archived_wal, 9, 8))::bit(32)::bigint * 4294967296
+                       + (('x' || substr(last_archived_wal, 17, 8))::bit(32)::bigint + 1)
+                       * (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size')
+                   ELSE 0 END AS until) AS archived)::float8 END AS archive_lag_s
 """
 # Only certificates: the file may also hold the private key, which must not leave the cell. Only superusers may read
 # files, unless they have allowed others to. A certificate chain is far shorter than what is read.
@@ -52,6 +62,8 @@ class CellMeasures:
     behind_bytes: int | None
     # The server's certificate; None if there is no TLS, or the admin may not read it.
     certificate_pem: str | None
+    # For how long the WAL that was written last has not been archived; 0 if all is. None: it is not to be archived.
+    archive_lag_s: float | None = None
 
 
 async def measure(connection: AsyncConnection) -> CellMeasures:

@@ -19,6 +19,8 @@ from plainsql_server.operations.findings import Finding, broken, good, warning
 _ID_AGE_WARNING = 500_000_000
 _ID_AGE_BROKEN = 1_500_000_000
 _MEMORY_FREE_PERCENT = 10.0
+# As the alert. A cell closes a WAL file after a minute, and archiving it takes seconds.
+_ARCHIVE_LAG_S = 300.0
 _PROC = Path("/proc")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _RENEW = "Renew it. The cell's own takes effect when PostgreSQL reloads its configuration."
@@ -65,8 +67,13 @@ def archiving(check: str, settings: dict[str, str], measures: CellMeasures) -> I
             check, "Archiving fails: the last WAL file could not be archived, and all are kept until it can.",
             "Read the cell's log, and run archive_command by hand as the user that PostgreSQL runs as.",
         )  # fmt: skip
+    elif measures.is_archiving and (measures.archive_lag_s or 0) > _ARCHIVE_LAG_S:
+        yield warning(
+            check, f"What it wrote in the last {measures.archive_lag_s:.0f} s is not archived.",
+            "Set archive_timeout to 60s, and see whether archive_command is slow, or its target.",
+        )  # fmt: skip
     elif measures.is_archiving:
-        yield good(check, "WAL is archived.")
+        yield good(check, f"WAL is archived; {measures.archive_lag_s or 0:.0f} s are not yet.")
     elif not measures.standbys:
         yield warning(
             check, "It has no standby and archives no WAL: if its disk fails, all changes since the backups are lost.",

@@ -1,0 +1,104 @@
+"""`plainsql-server restore --at`: its options, and the restore of one database as it was at a moment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import Any, BinaryIO, TypedDict, TypeVar
+
+import click
+
+from plainsql_server.cli.output import remark
+from plainsql_server.cli.progress import Bar
+from plainsql_server.cli.running import chosen_database, with_directory
+from plainsql_server.control_plane import organizations
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.operations.point_in_time.restore_at import RestoredAt, restore_at
+from plainsql_server.operations.point_in_time.spare_cluster import Archive
+from plainsql_server.operations.restore import RestoreTimes, replace_database, restore_database
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]), metavar="TIME",
+        help="Restore a database as it was then, such as 2027-01-31T12:30:00Z.",
+    ),
+    click.option("--from", "origin", metavar="NAME-OR-ID", help="With --at: the database that was so."),
+    click.option(
+        "--archive", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
+        help="With --at: folder of pgBackRest's configuration for the cell.",
+    ),
+    click.option(
+        "--work-folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default="/var/tmp",
+        show_default=True, metavar="FOLDER",
+        help="With --at: folder for the spare cluster. It needs room for the database, and the WAL since its backup.",
+    ),
+)  # fmt: skip
+
+
+class PointInTimeOptions(TypedDict):
+    """The options of `restore` that belong to --at."""
+
+    at: datetime | None
+    origin: str | None
+    archive: Path | None
+    work_folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the content goes."""
+
+    name: str
+    organization: str | None
+    replace: bool
+    to: str | None
+    lost: bool
+    times: RestoreTimes
+
+
+def point_in_time_options(command: Command) -> Command:
+    """Give a command the options in PointInTimeOptions."""
+    return reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
+
+
+def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
+    """Restore, say what was restored, and return the id of the database."""
+    point, folder = options["at"], options["archive"]
+    assert point is not None
+    if folder is None:
+        raise click.UsageError("--at needs --archive.")
+    if target.replace == (options["origin"] is not None):
+        raise click.UsageError("Give the database to copy with --from, or use --replace.")
+
+    async def work(directory: Directory) -> RestoredAt:
+        origin = await chosen_database(directory, target.organization, options["origin"] or target.name)
+
+        async def goal(file: BinaryIO) -> DatabaseRecord:
+            if target.replace:
+                return await replace_database(
+                    directory, origin, file, bar, times=target.times, lost=target.lost, to=target.to
+                )
+            owner = await organizations.get(directory, target.organization or "")
+            return await restore_database(directory, owner.id, target.name, file, bar, to=target.to)
+
+        return await restore_at(
+            directory, origin, point, Archive(folder.resolve()), goal, folder=options["work_folder"], progress=bar
+        )
+
+    with Bar() as bar:
+        restored = with_directory(work)
+    last = f"{restored.last_commit_at:%Y-%m-%d %H:%M:%S.%f} UTC" if restored.last_commit_at else "unknown"
+    remark(
+        f"Restored the database {restored.database.name!r} on the cell {restored.database.cell_name!r} as it was at"
+        f" {point.isoformat()}. The last commit of the cell before that: {last}."
+    )
+    if restored.spanning:
+        remark(
+            f"{len(restored.spanning)} transactions over several databases were being committed at that moment, and are"
+            " missing here, although other databases may have them."
+        )
+    return restored.database.id

@@ -1,0 +1,132 @@
+"""The continuous archive of a cell by pgBackRest: its configuration, PostgreSQL's settings, and systemd's timers.
+
+    archive = ArchiveConfig("/var/lib/pgbackrest", "/etc/postgresql/15/main/pgbackrest", "plainsql_admin", …)
+    archive.settings(), archive.pgbackrest_conf(), archive.unit_texts()
+
+`plainsql-server cell files --archive-to` writes them. Encryption needs a key, which `new_key_conf` makes once; it is in
+a file of its own, which no later run changes.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from plainsql_server.operations.files.placing import WRITTEN_BY
+
+STANZA = "plainsql"
+# What was written at least so long ago is in the archive, if archiving works: a file of the WAL is closed then, even if
+# it isn't full.
+ARCHIVE_WITHIN_S = 60
+
+_HEADING = f"{WRITTEN_BY} Do not edit: generate it again. Put what differs into a file in conf.d beside it.\n"
+
+_CONF = """\
+{heading}[global]
+repo1-path={repository}
+repo1-cipher-type=aes-256-cbc
+# Full backups are made every week, and the WAL since the oldest of them is kept: any moment of the last two weeks.
+repo1-retention-full=3
+repo1-retention-diff=7
+# Small files are stored together: a cell has 300 of them for each database.
+repo1-bundle=y
+start-fast=y
+process-max=2
+compress-type=zst
+log-level-console=warn
+log-level-file=off
+# Of this cluster alone: others of the machine may have archives, too.
+lock-path=/tmp/plainsql-archive-{cluster}
+
+[{stanza}]
+pg1-path={data_folder}
+pg1-socket-path={socket_directory}
+pg1-port={port}
+pg1-user={admin_role}
+pg1-database=postgres
+"""
+
+_KEY = """\
+# The key that the archive is encrypted with. Keep a copy elsewhere: without it, the archive can't be read.
+[global]
+repo1-cipher-pass={key}
+"""
+
+_UNIT = """\
+{heading}# /etc/systemd/system/plainsql-archive@.service: a full or differential backup (full, diff) of the whole cell.
+[Unit]
+Description=PlainSQL: %i backup of the cell to its archive
+After=postgresql.service
+
+[Service]
+Type=oneshot
+User=postgres
+# Does nothing if there is one.
+ExecStartPre=/usr/bin/pgbackrest "--config-path={config_folder}" --stanza={stanza} stanza-create
+ExecStart=/usr/bin/pgbackrest "--config-path={config_folder}" --stanza={stanza} --type=%i backup
+Nice=10
+IOSchedulingClass=idle
+TimeoutStartSec=12h
+"""
+
+_TIMER = """\
+{heading}# /etc/systemd/system/plainsql-archive-{kind}.timer
+[Unit]
+Description=PlainSQL: {kind} backups of the cell
+
+[Timer]
+OnCalendar={when}
+RandomizedDelaySec=30min
+Unit=plainsql-archive@{kind}.service
+# After a time without power, the missed run is made up for.
+Persistent=yes
+
+[Install]
+WantedBy=timers.target
+"""
+_WHEN = {"full": "Sun *-*-* 00:45:00", "diff": "Mon..Sat *-*-* 00:45:00"}
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveConfig:
+    """Where a cell's archive is, and how pgBackRest reaches the cell."""
+
+    repository: str
+    """A folder: better on another machine's disk. S3 is set in a file of your own; see docs/backups.md."""
+    config_folder: str
+    """The folder of pgBackRest's configuration on the cell's machine."""
+    admin_role: str
+    data_folder: str
+    socket_directory: str
+    port: int = 5432
+
+    def __post_init__(self) -> None:
+        for text in (self.repository, self.config_folder, self.admin_role, self.data_folder, self.socket_directory):
+            if not text or any(each in text for each in "\n\r\"'%"):
+                raise ValueError(f"This can't be in the configuration of an archive: {text!r}")
+
+    def settings(self) -> dict[str, str]:
+        """Return PostgreSQL's settings. Every tenant can read them, so they contain no secret."""
+        push = f'pgbackrest "--config-path={self.config_folder}" --stanza={STANZA} archive-push "%p"'
+        return {"archive_mode": "on", "archive_command": push, "archive_timeout": f"{ARCHIVE_WITHIN_S}s"}
+
+    def pgbackrest_conf(self) -> str:
+        """Return the text of pgbackrest.conf."""
+        cluster = hashlib.sha256(self.data_folder.encode()).hexdigest()[:12]
+        return _CONF.format(
+            heading=_HEADING, cluster=cluster, repository=self.repository, stanza=STANZA, data_folder=self.data_folder,
+            socket_directory=self.socket_directory, port=self.port, admin_role=self.admin_role,
+        )  # fmt: skip
+
+    def unit_texts(self) -> dict[str, str]:
+        """Return the text of each systemd unit by its name."""
+        texts = {
+            "plainsql-archive@.service": _UNIT.format(heading=_HEADING, config_folder=self.config_folder, stanza=STANZA)
+        }
+        for kind, when in _WHEN.items():
+            texts[f"plainsql-archive-{kind}.timer"] = _TIMER.format(heading=_HEADING, kind=kind, when=when)
+        return texts
+
+
+def new_key_conf() -> str:
+    """Return the text of a file with a new key, for `conf.d` beside pgbackrest.conf."""
+    return _KEY.format(key=secrets.token_urlsafe(48))

@@ -1,0 +1,101 @@
+"""Restores one database as it was at a moment, as a new database or in place of what it is now.
+
+    restored = await restore_at(directory, origin, point, archive, goal, folder=folder, progress=progress)
+
+The cell's archive is restored to a spare cluster on this machine (`spare_cluster.py`), and the database in it is backed
+up and restored as any other (`operations/backup.py`, `operations/restore.py`): with the customer's role, into a draft.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from plainsql_server.control_plane.databases import cell_of
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import RequestError, ServiceError
+from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.provisioning import admin_connection
+from plainsql_server.operations.backup import backup_content
+from plainsql_server.operations.point_in_time.spare_cluster import Archive, spare_cluster_at
+from plainsql_server.operations.progress import Progress
+
+# As long as the archive's default lag. Afterwards, recovery says whether the archive reaches far enough.
+_ARCHIVED_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.1
+
+
+_IS_ARCHIVED = "SELECT FROM pg_stat_archiver WHERE right(last_archived_wal, 16) >= right(%s, 16)"
+
+# Restores the backup in a file, as `restore_database` or `replace_database` do.
+Goal = Callable[[BinaryIO], Awaitable[DatabaseRecord]]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredAt:
+    """The restored database, and what is known about the moment."""
+
+    database: DatabaseRecord
+    last_commit_at: datetime | None
+    spanning: tuple[str, ...]
+
+
+async def restore_at(
+    directory: Directory, origin: DatabaseRecord, point: datetime, archive: Archive, goal: Goal, *,
+    folder: Path, progress: Progress,
+) -> RestoredAt:  # fmt: skip
+    """Restore the database `origin` as it was at the moment, and give the backup of that to `goal`.
+
+    It may have been deleted since, even for good. Raises RequestError if the moment is in the future or not in the
+    archive, and the errors of `goal`. If it fails or is cancelled, nothing has changed, and `folder` is as before.
+    """
+    if point > now():
+        raise RequestError("invalid_time", "That moment is in the future.")
+    cell = await cell_of(directory, origin)
+    if cell.state not in OUT_OF_SERVICE:
+        progress.step("archive what was written last")
+        await _close_wal(cell)
+    async with spare_cluster_at(
+        archive, origin.engine_name, cell.admin_role, point, parent=folder, progress=progress
+    ) as spare:
+        there = replace(cell, conninfo=spare.conninfo)
+        await _check_exists(there, origin)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            await backup_content(there, origin, file, progress)
+            file.seek(0)
+            restored = await goal(file)
+        return RestoredAt(restored, spare.last_commit_at, spare.spanning)
+
+
+async def _close_wal(cell: CellRecord) -> None:
+    """Have the cell archive what it has written so far. If it can't, recovery will find out."""
+    try:
+        async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
+            async with admin.transaction():
+                await admin.execute("SELECT pg_current_xact_id()")
+            (closed,) = await (await admin.execute("SELECT pg_walfile_name(pg_switch_wal())")).fetchone() or ("",)
+            end_s = time.monotonic() + _ARCHIVED_WITHIN_S
+            while time.monotonic() < end_s:
+                if (await admin.execute(_IS_ARCHIVED, (closed,))).rowcount:
+                    return
+                await asyncio.sleep(_LOOK_EVERY_S)
+    except ServiceError:
+        # The cell may be what was lost.
+        return
+
+
+async def _check_exists(cell: CellRecord, origin: DatabaseRecord) -> None:
+    found = "SELECT FROM pg_database WHERE datname = %s"
+    async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
+        if not (await admin.execute(found, (origin.engine_name,))).rowcount:
+            raise RequestError(
+                "not_in_archive", f"At that moment, the database {origin.name!r} was not on the cell {cell.name!r}.",
+                hint="It was created, moved or replaced later. Its old content, if it has one, is in `database list`.",
+            )  # fmt: skip

@@ -1,0 +1,207 @@
+"""A database is restored as it was at a moment, from a real archive: what was acknowledged before it, nothing later.
+
+`PLAINSQL_TEST_POINTS_IN_TIME=20` is the full size: twenty random moments out of ten minutes, with writers on fifty
+databases.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from plainsql_server.engine.admin.activity import watching
+from plainsql_server.engine.admin.measures import measure
+from server.tests.load import size
+from server.tests.operations.archived_cell import ArchivedCell, archived_cell
+from server.tests.postgres import SUPERUSER
+from server.tests.processes import wait_for
+
+pytestmark = pytest.mark.chaos
+
+POINTS = size("PLAINSQL_TEST_POINTS_IN_TIME", 3)
+IS_FULL = POINTS >= 20
+DATABASES, WRITING_S = (50, 600.0) if IS_FULL else (3, 3.0)
+# Writers of a database pause, so that the machine is not what is tested.
+_PAUSE_S = 0.02
+
+
+@pytest.fixture(scope="module")
+def cell() -> Iterator[ArchivedCell]:
+    with archived_cell() as cell:
+        yield cell
+
+
+@dataclass
+class Written:
+    """One transaction of two rows, by the clock that it and its cell share."""
+
+    number: int
+    sent_at: datetime
+    acknowledged_at: datetime
+
+
+def write(cell: ArchivedCell, database: str, ended: threading.Event) -> list[Written]:
+    written = []
+    with cell.stage.owner(database) as owner:
+        number = 0
+        while not ended.is_set():
+            sent_at = datetime.now(UTC)
+            with owner.transaction():
+                owner.execute("insert into ledger values (%s, 'first', clock_timestamp())", (number,))
+                owner.execute("insert into ledger values (%s, 'second', clock_timestamp())", (number,))
+            written.append(Written(number, sent_at, datetime.now(UTC)))
+            number += 1
+            time.sleep(_PAUSE_S)
+    return written
+
+
+def check(cell: ArchivedCell, database: str, point: datetime, written: list[Written]) -> None:
+    with cell.stage.owner(database) as owner:
+        rows = owner.execute("select number, count(*) from ledger group by 1").fetchall()
+    assert {count for _, count in rows} <= {2}, "a transaction is there in part"
+    there = {number for number, _ in rows}
+    assert {each.number for each in written if each.acknowledged_at <= point} <= there, "acknowledged and lost"
+    assert not there & {each.number for each in written if each.sent_at > point}, "later than the moment"
+
+
+@pytest.mark.timeout(240 + 2 * WRITING_S + 60 * POINTS)
+def test_a_restored_point_has_what_was_acknowledged_before_and_nothing_later(cell: ArchivedCell) -> None:
+    stage, seed = cell.stage, random.randrange(1 << 32)
+    names = [f"ledger-{number}" for number in range(DATABASES)]
+    for number, name in enumerate(names):
+        if number == DATABASES // 2:
+            # The first half of the databases is in a backup, and the second in the WAL alone.
+            cell.back_up("diff")
+        stage.run("database", "create", "--org", "acme", name)
+        with stage.owner(name) as owner:
+            owner.execute("create table ledger (number bigint, part text, at timestamptz, primary key (number, part))")
+    began_at, ended = datetime.now(UTC), threading.Event()
+    with ThreadPoolExecutor(DATABASES) as pool:
+        writers = {name: pool.submit(write, cell, name, ended) for name in names}
+        ended.wait(WRITING_S)
+        ended.set()
+    written = {name: writer.result() for name, writer in writers.items()}
+    chance = random.Random(seed)
+    for number in range(POINTS):
+        name, point = chance.choice(names), began_at + timedelta(seconds=chance.uniform(0.3, WRITING_S))
+        began_s = time.monotonic()
+        arguments = ("restore", "--org", "acme", f"restored-{number}", "--from", name)
+        restored = stage.run(*arguments, *cell.options(point.isoformat()))
+        print(f"seed {seed}: {name} at {point} in {time.monotonic() - began_s:.1f} s: {restored.stderr[-200:]}")
+        check(cell, f"restored-{number}", point, written[name])
+        assert cell.left_over() == []
+
+
+def test_a_database_is_replaced_by_what_it_was_and_its_later_content_is_kept(cell: ArchivedCell) -> None:
+    stage = cell.stage
+    stage.run("database", "create", "--org", "acme", "mistaken")
+    with stage.owner("mistaken") as owner:
+        owner.execute("create table t as select 'kept' as a")
+        point = datetime.now(UTC)
+        owner.execute("drop table t")
+    ((before,),) = stage.ask("select id from databases where name = 'mistaken'")
+    command = ("restore", "--org", "acme", "mistaken", "--replace", *cell.options(point.isoformat()))
+    assert stage.run(*command).stdout.strip() == before
+    with stage.owner("mistaken") as owner:
+        assert owner.execute("select a from t").fetchall() == [("kept",)]
+    assert stage.ask("select state from databases where name like 'mistaken-replaced%%'") == [("deleting",)]
+    assert cell.left_over() == []
+
+
+def test_a_database_that_was_deleted_for_good_is_restored_by_its_id(cell: ArchivedCell) -> None:
+    stage = cell.stage
+    made = stage.run("database", "create", "--org", "acme", "gone").stdout.strip()
+    with stage.owner("gone") as owner:
+        owner.execute("create table t as select 1 as a")
+    point = datetime.now(UTC)
+    stage.run("database", "delete", made, "--permanently", "--yes")
+    stage.run("restore", "--org", "acme", "back", "--from", made, *cell.options(point.isoformat()))
+    with stage.owner("back") as owner:
+        assert owner.execute("select a from t").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [("2099-01-01T00:00:00Z", "in the future"), ("2020-01-01T00:00:00Z", "pgBackRest can't restore the cell")],
+)
+def test_a_time_that_is_not_in_the_archive_is_refused(cell: ArchivedCell, point: str, reason: str) -> None:
+    refused = cell.stage.run("restore", "--org", "acme", "never", "--from", "main", *cell.options(point), exit_code=1)
+    assert reason in refused.stderr
+    assert cell.stage.ask("select from databases where name = 'never' and state <> 'deleted'") == []
+    assert cell.left_over() == []
+
+
+def test_a_database_that_did_not_exist_then_is_refused(cell: ArchivedCell) -> None:
+    point = datetime.now(UTC)
+    cell.stage.run("database", "create", "--org", "acme", "young")
+    options = cell.options(point.isoformat())
+    refused = cell.stage.run("restore", "--org", "acme", "never", "--from", "young", *options, exit_code=1)
+    assert "was not on the cell" in refused.stderr
+
+
+def test_nothing_is_left_of_a_restore_that_was_killed(cell: ArchivedCell) -> None:
+    stage = cell.stage
+    with stage.owner() as owner:
+        owner.execute("create table if not exists big as select g, md5(g::text) as t from generate_series(1, 200000) g")
+    options = cell.options(datetime.now(UTC).isoformat())
+    restoring = stage.start("restore", "--org", "acme", "killed", "--from", "main", *options, stderr=subprocess.DEVNULL)
+    wait_for(lambda: _postmaster(cell.work_folder) is not None, 60, lambda: "no spare cluster was started")
+    postmaster = _postmaster(cell.work_folder)
+    assert postmaster is not None
+    restoring.send_signal(signal.SIGKILL)
+    restoring.wait(30)
+    wait_for(lambda: _has_ended(postmaster), 30, lambda: "the spare cluster outlives its command")
+    # Its folder is removed by the next one.
+    assert len(cell.left_over()) == 1
+    stage.run("restore", "--org", "acme", "survived", "--from", "main", *options)
+    assert cell.left_over() == []
+    assert stage.checksums("survived") == stage.checksums()
+
+
+def _postmaster(work_folder: Path) -> int | None:
+    files = list(work_folder.glob("*/data/postmaster.pid"))
+    lines = files[0].read_text().splitlines() if files else []
+    # Only what runs in the spare's own folder: the file of the cell is not in a backup.
+    return int(lines[0]) if len(lines) > 1 and os.path.exists(f"/proc/{lines[0]}") else None
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_the_key_of_the_archive_is_in_no_setting_that_a_customer_can_read(cell: ArchivedCell) -> None:
+    key = (cell.config_folder / "conf.d/key.conf").read_text().split("repo1-cipher-pass=")[1].strip()
+    with cell.stage.owner() as owner:
+        shown = owner.execute("select string_agg(setting, ' ') from pg_settings").fetchone()
+        assert shown is not None
+        assert key not in shown[0]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            owner.execute("select pg_read_file(%s)", (str(cell.config_folder / "conf.d/key.conf"),))
+    repository = cell.config_folder.parent / "repository"
+    content = b"".join(file.read_bytes() for file in repository.rglob("*") if file.is_file())
+    assert b"plainsql_template" not in content, "it is not encrypted"
+
+
+async def test_the_lag_of_the_archive_is_measured(cell: ArchivedCell) -> None:
+    async with watching(cell.stage.postgres.conninfo, SUPERUSER) as connection:
+        await connection.execute("create temp table written as select generate_series(1, 10000)")
+        assert ((await measure(connection)).archive_lag_s or 0) > 0
+        closed = await (await connection.execute("select pg_walfile_name(pg_switch_wal())")).fetchone()
+        assert closed is not None
+        archived = "select from pg_stat_archiver where last_archived_wal >= %s"
+        while not (await connection.execute(archived, (closed[0],))).rowcount:
+            continue
+        assert (await measure(connection)).archive_lag_s == 0
