@@ -91,7 +91,7 @@ test("a key is shown once, rotated and revoked", async () => {
   await page.getByRole("link", { name: "API keys" }).click();
   await page.getByRole("button", { name: "Create key" }).click();
   await page.getByRole("textbox", { name: "Name" }).fill("console website");
-  await page.getByLabel(/^write/).check();
+  await page.getByLabel("write: all SQL").check();
   await page.getByLabel("Expires after days").fill("30");
   await page.getByRole("button", { name: "Create", exact: true }).click();
   const secret = await page.locator(".secret code").innerText();
@@ -136,6 +136,7 @@ test("a key without the scope admin is offered no administration", async () => {
   const reader = await signedIn(browser, {}, key.secret);
   assert.deepEqual(await reader.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts(), [
     "Query",
+    "Tables",
     "Service",
   ]);
   await run(reader, "select 1 as one");

@@ -76,6 +76,8 @@ export const control = async (method, path, body) => {
 export const typeSql = async (page, text) => {
   await page.getByLabel("SQL", { exact: true }).focus();
   await page.keyboard.press("Control+a");
+  // Into what is selected, Chromium would insert with the style of what was there, which the page's policy forbids.
+  await page.keyboard.press("Delete");
   await page.keyboard.insertText(text);
 };
 

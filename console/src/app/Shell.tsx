@@ -29,6 +29,12 @@ const page = (load: () => Promise<Record<string, unknown>>, name: string) =>
 const PAGES: readonly Page[] = [
   { name: "query", title: "Query", scope: null, content: QueryPage },
   {
+    name: "tables",
+    title: "Tables",
+    scope: "read",
+    content: page(() => import("../schema/TablesPage.tsx"), "TablesPage"),
+  },
+  {
     name: "databases",
     title: "Databases",
     scope: "admin",
@@ -72,7 +78,7 @@ export const Shell = () => {
   const { page } = useStore(place);
   const known = useStore(databases);
   const [isPaletteOpen, setPaletteOpen] = useState(false);
-  const pages = PAGES.filter(({ scope }) => scope === null || may(scope));
+  const pages = PAGES.filter(({ scope }) => scope !== "admin" || may(scope));
   const shown = pages.find(({ name }) => name === page) ?? pages[0];
   const names = useMemo(() => (known ?? []).filter(({ state }) => state === "ready").map(({ name }) => name), [known]);
 

@@ -60,8 +60,10 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
                 <button type="button" onClick={() => open(each.sql)}>
                   <code>{each.sql.slice(0, 240)}</code>
                   <small>
-                    <b className={each.outcome === "ok" ? "good" : "bad"}>{each.outcome}</b> · {count(each.rows, "row")}{" "}
-                    · {duration(each.ms)} · {each.database} · {ago(each.at)}
+                    <b className={["ok", "rehearsed", "explained"].includes(each.outcome) ? "good" : "bad"}>
+                      {each.outcome}
+                    </b>{" "}
+                    · {count(each.rows, "row")} · {duration(each.ms)} · {each.database} · {ago(each.at)}
                   </small>
                 </button>
               </li>

@@ -48,8 +48,16 @@ const useDrafts = (): Drafts => {
   return drafts;
 };
 
+const DONE: Record<Mode, string> = {
+  statement: "ok",
+  transaction: "ok",
+  stream: "ok",
+  rehearsal: "rehearsed",
+  explain: "explained",
+};
+
 const historyOutcome = (run: Run): string =>
-  run.wasCancelled ? "cancelled" : run.failed ? (run.failed.error?.code ?? "failed") : "ok";
+  run.wasCancelled ? "cancelled" : run.failed ? (run.failed.error?.code ?? "failed") : DONE[run.mode];
 
 export const QueryPage = () => {
   const drafts = useDrafts();

@@ -5,6 +5,7 @@
 
 import {
   type KeyboardEvent,
+  memo,
   type PointerEvent,
   type ReactNode,
   useEffect,
@@ -13,6 +14,7 @@ import {
   useReducer,
   useState,
 } from "react";
+import type { Row } from "../api/data.ts";
 import { cellText, isNumeric, widthsOf } from "./cells.ts";
 import type { Rows } from "./rows.ts";
 
@@ -102,7 +104,8 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
       return here;
     });
   }, [columns, changed, natural, numberPx]);
-  const widthOf = (i: number) => changed[i] ?? natural[i] ?? 100;
+  const widths = useMemo(() => columns.map((_, i) => changed[i] ?? natural[i] ?? 100), [columns, changed, natural]);
+  const widthOf = (i: number) => widths[i] ?? 100;
   const lastColumn = columns.length - 1;
   const totalPx = lastColumn < 0 ? numberPx : (lefts[lastColumn] as number) + widthOf(lastColumn);
 
@@ -110,6 +113,12 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
   const isNear = (i: number) =>
     (lefts[i] as number) + widthOf(i) > scroll.left - 200 && (lefts[i] as number) < scroll.left + width + 200;
   const shown = columns.map((_, i) => i).filter((i) => columns.length < 30 || isNear(i));
+  const shownKey = `${shown[0]} ${shown.at(-1)}`;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: what is shown is one range
+  const layout = useMemo(
+    () => ({ types, shown, lefts, widths, numberPx, totalPx }),
+    [types, shownKey, lefts, widths, numberPx, totalPx],
+  );
 
   const move = (event: KeyboardEvent) => {
     const next = selected && afterKey(event, selected, rows.count, columns.length, Math.floor(height / ROW_PX) - 2);
@@ -167,35 +176,76 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
       </div>
       <div className="grid-body" role="rowgroup" style={{ height: total, width: totalPx }}>
         <div className="grid-window" role="presentation" style={{ transform: `translateY(${top}px)` }}>
-          {Array.from({ length: Math.max(0, last - first) }, (_, offset) => {
-            const at = first + offset;
-            const row = rows.at(at);
-            return (
-              <div key={at} className="grid-row" role="row" aria-rowindex={at + 2} style={{ width: totalPx }}>
-                <span className="grid-number" role="rowheader" style={{ width: numberPx }}>
-                  {at + 1}
-                </span>
-                {shown.map((i) => (
-                  <span
-                    key={i}
-                    role="gridcell"
-                    aria-selected={selected?.row === at && selected.column === i}
-                    className={`${isNumeric(types[i]) ? "grid-cell number" : "grid-cell"} ${classOf?.({ row: at, column: i }) ?? ""}`}
-                    style={{ left: lefts[i], width: widthOf(i) }}
-                    onClick={() => select?.({ row: at, column: i })}
-                    onDoubleClick={() => open?.({ row: at, column: i })}
-                  >
-                    {row === undefined ? "" : row[i] === null ? <em>NULL</em> : cellText(row[i], types[i])}
-                  </span>
-                ))}
-              </div>
-            );
-          })}
+          {Array.from({ length: Math.max(0, last - first) }, (_, offset) => first + offset).map((at) => (
+            <GridRow
+              key={at}
+              at={at}
+              row={rows.at(at)}
+              layout={layout}
+              selected={selected?.row === at ? selected.column : -1}
+              select={select}
+              open={open}
+              classOf={classOf}
+            />
+          ))}
         </div>
       </div>
     </div>
   );
 };
+
+interface Layout {
+  types: readonly string[];
+  shown: readonly number[];
+  lefts: readonly number[];
+  widths: readonly number[];
+  numberPx: number;
+  totalPx: number;
+}
+
+interface RowProps {
+  at: number;
+  row: Row | undefined;
+  layout: Layout;
+  /** The column of the selected cell; -1 if it is in another row. */
+  selected: number;
+  select: ((cell: Cell) => void) | undefined;
+  open: ((cell: Cell) => void) | undefined;
+  classOf: ((cell: Cell) => string) | undefined;
+}
+
+const isSameRow = (before: RowProps, after: RowProps): boolean =>
+  before.at === after.at &&
+  before.row === after.row &&
+  before.layout === after.layout &&
+  before.selected === after.selected &&
+  // Where cells have marks, they may have changed.
+  before.classOf === after.classOf;
+
+/** A row is drawn again only if something in it has changed: while one scrolls, most have not. */
+const GridRow = memo(({ at, row, layout, selected, select, open, classOf }: RowProps) => {
+  const { types, shown, lefts, widths, numberPx, totalPx } = layout;
+  return (
+    <div className="grid-row" role="row" aria-rowindex={at + 2} style={{ width: totalPx }}>
+      <span className="grid-number" role="rowheader" style={{ width: numberPx }}>
+        {at + 1}
+      </span>
+      {shown.map((i) => (
+        <span
+          key={i}
+          role="gridcell"
+          aria-selected={selected === i}
+          className={`grid-cell ${isNumeric(types[i]) ? "number" : ""} ${classOf?.({ row: at, column: i }) ?? ""}`}
+          style={{ left: lefts[i], width: widths[i] }}
+          onClick={() => select?.({ row: at, column: i })}
+          onDoubleClick={() => open?.({ row: at, column: i })}
+        >
+          {row === undefined ? "" : row[i] === null ? <em>NULL</em> : cellText(row[i], types[i])}
+        </span>
+      ))}
+    </div>
+  );
+}, isSameRow);
 
 const afterKey = (
   { key, ctrlKey, metaKey }: KeyboardEvent,

@@ -1,0 +1,81 @@
+import { expect, it } from "vitest";
+import { type Column, pageOf, readable, type Source, statementsFor, typedValue } from "./statements.ts";
+
+const column = (name: string, type: string, more: Partial<Column> = {}): Column => ({
+  name,
+  type,
+  nullable: false,
+  default: null,
+  primary_key: false,
+  ...more,
+});
+const notes: Source = {
+  schema: "public",
+  name: "Notes",
+  columns: [
+    column("id", "bigint", { primary_key: true }),
+    column("body", "text", { nullable: true }),
+    column("at", "date"),
+  ],
+};
+
+it("pages by the key", () => {
+  const view = { filters: [], sort: null };
+  expect(pageOf(notes, view, { kind: "start" }).sql).toBe(
+    'select id, body, at\nfrom public."Notes"\norder by id\nlimit 201',
+  );
+  const next = pageOf(
+    notes,
+    { filters: [], sort: { column: "at", isDescending: true } },
+    {
+      kind: "after",
+      row: ["7", "x", "2026-01-01"],
+    },
+  );
+  expect(next.sql).toContain("where (at, id) < ($1, $2)\norder by at desc, id desc");
+  expect(next.params).toEqual(["2026-01-01", "7"]);
+});
+
+it("counts rows where a column may be null", () => {
+  const sort = { column: "body", isDescending: false };
+  const { sql } = pageOf(notes, { filters: [], sort }, { kind: "offset", rows: 200 });
+  expect(sql).toContain("order by body\nlimit 201\noffset 200");
+});
+
+it("filters by values, never by SQL", () => {
+  const filters = [
+    { column: "body", operator: "contains", value: "50%'; --" },
+    { column: "at", operator: "is not null", value: "" },
+  ] as const;
+  const { sql, params } = pageOf(notes, { filters, sort: null }, { kind: "start" });
+  expect(sql).toContain("where body::text ilike $1 and at is not null");
+  expect(params).toEqual(["%50\\%'; --%"]);
+});
+
+it("changes one row with each statement, and only if nobody else has", () => {
+  const row = ["7", null, "2026-01-01"];
+  const edits = {
+    updates: [{ row, changed: { body: "it's", at: "2026-02-02" } }],
+    deletes: [["8", "y", "2026-01-01"]],
+    inserts: [{ body: "new" }, {}],
+  };
+  const statements = statementsFor(notes, edits);
+  expect(statements.map(({ sql }) => sql)).toEqual([
+    'delete from public."Notes" where id = $1',
+    'update public."Notes" set body = $1, at = $2 where id = $3 and body is null and at = $4',
+    'insert into public."Notes" (body) values ($1)',
+    'insert into public."Notes" default values',
+  ]);
+  expect(statements.every(({ expect: expected }) => expected?.affectedRows === 1)).toBe(true);
+  expect(statements[1]?.params).toEqual(["it's", "2026-02-02", "7", "2026-01-01"]);
+  expect(readable(statements[1] as never)).toBe(
+    "update public.\"Notes\" set body = 'it''s', at = '2026-02-02' where id = '7' and body is null and at = '2026-01-01'",
+  );
+});
+
+it("reads JSON where a column holds it", () => {
+  expect(typedValue('{"a": 1}', "jsonb")).toEqual({ a: 1 });
+  expect(typedValue("[1]", "integer[]")).toEqual([1]);
+  expect(typedValue("[1]", "text")).toBe("[1]");
+  expect(() => typedValue("{", "json")).toThrow();
+});
