@@ -1,6 +1,15 @@
 /** The small parts that pages are made of. */
 
-import { type ButtonHTMLAttributes, type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from "react";
+import {
+  type ButtonHTMLAttributes,
+  type CSSProperties,
+  type KeyboardEvent,
+  type ReactNode,
+  useEffect,
+  useLayoutEffect,
+  useRef,
+  useState,
+} from "react";
 import { textOf } from "../api/requests.ts";
 
 interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
@@ -29,7 +38,18 @@ interface MenuProps {
 /** A button that opens a list of commands. */
 export const Menu = ({ label, describes, items, kind }: MenuProps) => {
   const [isOpen, setOpen] = useState(false);
+  const [place, setPlace] = useState<CSSProperties>({});
   const host = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const box = host.current?.getBoundingClientRect();
+    if (!isOpen || !box) return;
+    // Where the page is, not in a table that would cut it off.
+    const isAbove = box.bottom > innerHeight * 0.7;
+    setPlace({
+      ...(isAbove ? { bottom: innerHeight - box.top + 4 } : { top: box.bottom + 4 }),
+      ...(box.left > innerWidth / 2 ? { right: innerWidth - box.right } : { left: box.left }),
+    });
+  }, [isOpen]);
   useEffect(() => {
     if (!isOpen) return;
     host.current?.querySelector<HTMLElement>("[role=menuitem]")?.focus();
@@ -65,7 +85,7 @@ export const Menu = ({ label, describes, items, kind }: MenuProps) => {
         {label} <span aria-hidden="true">▾</span>
       </Button>
       {isOpen && (
-        <div className="menu-items" role="menu">
+        <div className="menu-items" role="menu" style={place}>
           {items.map(({ label: text, act, hint, isDanger }) => (
             <button
               key={text}

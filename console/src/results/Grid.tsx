@@ -96,15 +96,20 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
   useEffect(() => rows.follow(redraw), [rows]);
 
   const numberPx = 24 + String(rows.count).length * 7.5;
+  // Room for what stands beside a name.
+  const headPx = head ? 22 : 0;
   const lefts = useMemo(() => {
     let left = numberPx;
     return columns.map((_, i) => {
       const here = left;
-      left += changed[i] ?? natural[i] ?? 100;
+      left += changed[i] ?? (natural[i] ?? 100) + headPx;
       return here;
     });
-  }, [columns, changed, natural, numberPx]);
-  const widths = useMemo(() => columns.map((_, i) => changed[i] ?? natural[i] ?? 100), [columns, changed, natural]);
+  }, [columns, changed, natural, numberPx, headPx]);
+  const widths = useMemo(
+    () => columns.map((_, i) => changed[i] ?? (natural[i] ?? 100) + headPx),
+    [columns, changed, natural, headPx],
+  );
   const widthOf = (i: number) => widths[i] ?? 100;
   const lastColumn = columns.length - 1;
   const totalPx = lastColumn < 0 ? numberPx : (lefts[lastColumn] as number) + widthOf(lastColumn);
