@@ -12,8 +12,9 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from plainsql_server.assembly import Observer, build_data_application
+from plainsql_server.dev.ports import free_port
 from plainsql_server.settings import Settings
-from server.tests.end_to_end.wires import SqlWire, Wire, same
+from server.tests.end_to_end.wires import SqlWire, Wire, counted, kept_by_lane, same
 from server.tests.http_server import port_of, started
 from server.tests.load import Node, running_node
 from server.tests.sealing import keys_of
@@ -28,7 +29,7 @@ def nodes_of_all_modes(service: Service) -> Iterator[dict[str, Node]]:
     """A node for each mode of the lane."""
     with ExitStack() as stack:
         yield {
-            mode: stack.enter_context(running_node(service.directory_dsn, fast_lane=mode, metrics_port=0))
+            mode: stack.enter_context(running_node(service.directory_dsn, fast_lane=mode, metrics_port=free_port()))
             for mode in MODES
         }
 
@@ -81,6 +82,11 @@ def assert_same(wires: dict[str, Wire], bodies: list[dict[str, Any] | bytes], tr
                 if not different:
                     break
                 assert left, (different, body)
+
+
+def kept_by(node: Node) -> float:
+    """How many requests the lane of a node took and kept."""
+    return kept_by_lane(counted(int(node.settings["PLAINSQL_METRICS_PORT"])))
 
 
 def logged(node: Node, path: str = "/v1/query") -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import MODES, ROUNDS, assert_same, logged, sql_wires_of, wires_of
+from server.tests.end_to_end.fast_lane import MODES, ROUNDS, assert_same, kept_by, logged, sql_wires_of, wires_of
 from server.tests.end_to_end.test_fast_lane import TYPES, VALUES
 from server.tests.end_to_end.wires import SqlWire, Wire, counted, kept_by_lane, same
 from server.tests.load import Node, running_node
@@ -223,7 +223,9 @@ def test_odd_connection_strings_are_the_same(nodes: dict[str, Node], service: Se
             assert_same(wires, [{"query": "select $1::int as a", "params": ["1"]}])
 
 
-def test_columns_that_come_from_another_table_are_seen(wires: dict[str, Wire], service: Service, database: str) -> None:
+def test_columns_that_come_from_another_table_are_seen(
+    wires: dict[str, Wire], nodes: dict[str, Node], service: Service, database: str
+) -> None:
     """The statement is prepared, and PostgreSQL runs it on, because its columns have the same names and types."""
 
     def made(columns: str) -> int:
@@ -234,13 +236,15 @@ def test_columns_that_come_from_another_table_are_seen(wires: dict[str, Wire], s
 
     body: dict[str, Any] = {"query": "select id, name from replaced where id = $1", "params": ["1"]}
     for columns in ("id int, name text", "id int, name text", "name text, id int", "x int, id int, name text"):
-        table = made(columns)
+        table, before = made(columns), kept_by(nodes["on"])
         in_all_layouts(wires, [body, {"query": "select id, name from replaced"}])
         for wire in wires.values():
             fields = json.loads(wire.query(body)[1])["fields"]
             assert [each["tableID"] for each in fields] == [table, table]
             order = [each.split()[0] for each in columns.split(", ")]
             assert [each["columnID"] for each in fields] == [order.index("id") + 1, order.index("name") + 1]
+        # All but those that had to learn, or to prepare the statement again.
+        assert kept_by(nodes["on"]) - before >= len(LAYOUTS) * 2 * (ROUNDS - 1)
     for sql in ("alter name type varchar(9)", "alter name type varchar(8)", "rename name to n", "drop n"):
         service.query(f"alter table replaced {sql}", database=database)
         in_all_layouts(wires, [body])
@@ -269,6 +273,26 @@ def test_pipelined_requests_are_answered_in_order(wires: dict[str, Wire]) -> Non
             for start in range(0, len(many), step):
                 wire.send(many[start : start + step])
             assert [json.loads(wire.answer()[1])["rows"][0] for _ in wanted] == wanted
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("array_mode", [None, False, True])
+def test_the_lane_is_taken_in_each_form(
+    wires: dict[str, Wire], nodes: dict[str, Node], layout: str, array_mode: bool | None
+) -> None:
+    """Also by strings for types whose strings are converted on our own routes."""
+    body: dict[str, Any] = {"query": "select $1::int as a, $2::jsonb as b, $3::bytea as c", "params": ["7", "1", "x"]}
+    if array_mode is not None:
+        body["arrayMode"] = array_mode
+    as_arrays = "Array" in layout if array_mode is None else array_mode
+    values = ["7", "1", "\\x78"] if "Raw" in layout else [7, 1, "\\x78"]
+    rows = [values] if as_arrays else [dict(zip("abc", values, strict=True))]
+    wire, before = wires["on"], kept_by(nodes["on"])
+    wire.head = layout
+    for _ in range(20):
+        answered = json.loads(wire.query(body)[1])
+        assert (answered["rows"], answered["rowAsArray"]) == (rows, as_arrays)
+    assert kept_by(nodes["on"]) - before >= 17
 
 
 def all_reported(node: Node, metrics_port: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
