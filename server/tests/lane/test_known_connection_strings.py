@@ -143,6 +143,12 @@ def test_clients_with_the_same_user_and_host_share_a_head() -> None:
         (STRING.replace(KEY, KEY + b"?"),),
         (STRING.replace(KEY, KEY + b"#@"),),
         (STRING.replace(KEY, KEY + b":" + KEY),),
+        # A secret would be kept with the head.
+        (STRING.replace(b"app", OTHER_KEY),),
+        (STRING + b"?password=" + TOKEN,),
+        (STRING + b"?password=" + TOKEN.replace(b"_", b"%5F"),),
+        (STRING, b"X-Key: " + OTHER_KEY),
+        (STRING, b"Cookie: session=" + TOKEN + b"; a=b"),
         # The user is the same text as the password, and comes first.
         (STRING.replace(b"app", KEY),),
         (STRING.replace(b"/mine", b"/m%69ne"),),

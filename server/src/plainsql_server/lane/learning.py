@@ -3,8 +3,10 @@
 learned = learned_heads.learn(data, request, b"application/json", secret_of)    # None if it is not an ordinary one
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
 from weakref import WeakValueDictionary
 
 from plainsql_server.core.credential import KEY_PREFIX, SECRET_LENGTH
@@ -31,6 +33,9 @@ _SPANS = {
 _OF_A_REQUEST = frozenset([*_SPANS, CONNECTION_STRING])
 # Each is in the place of a secret and of a database, to prove that these are read from there.
 _PROBES = tuple((f"{KEY_PREFIX}{digit * (SECRET_LENGTH - len(KEY_PREFIX))}", f"probe-{digit}") for digit in "01")
+
+# A secret where none belongs, such as in the user name of a connection string.
+_is_secret_in = re.compile(rb"svc_[ks]_[0-9A-Za-z]{%d}" % (SECRET_LENGTH - len(KEY_PREFIX))).search
 
 # What may differ in a value, from where to where.
 _Span = tuple[int, int, int]
@@ -129,6 +134,9 @@ def _known_head(data: bytes, request: Request) -> KnownHead | None:
         parts[-1] += value[at:] + b"\r\n"
     parts[-1] += b"\r\n"
     if LENGTH not in kinds or SECRET not in kinds:
+        return None
+    if any(_is_secret_in(unquote_to_bytes(part)) for part in parts):
+        # What is the same each time is kept, and a secret must not be.
         return None
     known = KnownHead(tuple(parts), tuple(kinds))
     is_this = known.match(data) == KnownHead.COMPLETE and known.body_at + known.body_size == len(data)
