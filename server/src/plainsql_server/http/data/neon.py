@@ -143,7 +143,7 @@ class NeonRoutes:
         if IDEMPOTENCY_KEY in request.headers:
             response = await self._answer_once(request, principal, wanted, lambda done: _batch(done, wanted, principal))
         else:
-            transaction = await self._transactions.run(principal, wanted)
+            transaction = await self._transactions.run(principal, wanted, began_s=request.began_s)
             response = transaction_response(transaction, await _batch_in_parts(transaction, wanted, principal))
         response.headers += echoed
         return response
