@@ -241,6 +241,28 @@ def test_the_lane_answers_the_callers_behind_the_alias(service: Service, senders
     assert sum(shares[1:]) / len(shares[1:]) >= 0.9
 
 
+def test_the_lane_answers_many_users_of_the_neon_driver_behind_the_alias(
+    service: Service, senders: list[Sender]
+) -> None:
+    """The user is part of the head. A connection knows four heads, and they must not push out each other in turns."""
+    sent = [sender for sender in senders if sender.database is not None] * 8
+    with (
+        lane_node(service) as (node, metrics_port),
+        running_alias(node.port) as port,
+        plain_http.client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        before = kept_by_lane(counted(metrics_port))
+        for number, sender in enumerate(sent):
+            string = f"postgresql://user{number % 5}:{sender.key}@api.example.com/{sender.database}"
+            body = {"query": WHO, "params": [number]}
+            got = client.post("/sql", headers={"Neon-Connection-String": string}, json=body).json()
+            assert got["rows"] == [{"place": sender.place, "same": True, "n": number}], got
+        share = (kept_by_lane(counted(metrics_port)) - before) / len(sent)
+    print(f"the lane answered {share:.2f}")
+    # At most four of the five, and fewer until all callers and statements are known.
+    assert share >= 0.6
+
+
 @pytest.mark.parametrize(("kind", "name", "status"), [(Wire, "sql", b"401"), (SqlWire, "query", b"400")])
 def test_a_revoked_key_is_refused_on_a_connection_that_others_use_on(
     service: Service, owners: dict[str, str], kind: type[Wire], name: str, status: bytes

@@ -20,6 +20,8 @@ cdef class Wire(Client):
     # The heads that were learned here, newest first, and the one that was used last; None if there is none.
     cdef list route_heads
     cdef RouteHead head
+    # How many requests with other heads have come since it had the most that it remembers.
+    cdef int unknown_heads
     # Why the last request did not take the lane, or is being handed over.
     cdef Reason reason
     cdef readonly double idle_since_s

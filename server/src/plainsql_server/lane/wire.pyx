@@ -22,6 +22,9 @@ cdef extern from "sys/socket.h":
 cdef Py_ssize_t MAX_LEARNED_BYTES = 16 * 1024
 # How many heads a connection remembers: one for each route, and more for clients whose other headers differ.
 cdef int MAX_HEADS = 4
+# With so many, it learns another one only after as many requests with heads that it doesn't know. More clients than that
+# may share it, each with a head of its own: if all were learned, each would push out one that is about to come again.
+cdef int UNKNOWN_HEADS = 8
 
 
 cdef class Wire(Client):
@@ -144,9 +147,14 @@ cdef class Wire(Client):
         route = <LaneRoute>self.lane.routes.get(request.path)
         if route is None or self.find_head(PyBytes_AS_STRING(fed), PyBytes_GET_SIZE(fed)) == COMPLETE:
             return
+        if self.route_heads is not None and len(self.route_heads) == MAX_HEADS:
+            self.unknown_heads += 1
+            if self.unknown_heads < UNKNOWN_HEADS:
+                return
         learned = self.lane.learned_heads.learn(fed, request, route.content_type, route.read_secret)
         if learned is None:
             return
+        self.unknown_heads = 0
         self.head = RouteHead(learned, route)
         self.route_heads = [self.head] if self.route_heads is None else [self.head, *self.route_heads[: MAX_HEADS - 1]]
         self.transport = self.protocol.transport
