@@ -36,6 +36,8 @@ cdef class QueryPlans:
     cdef readonly PlanTable framed, whole
     cdef dict classified
     cdef Scalars scalars
+    # What the keys of its plans begin with, if others have theirs in the same tables; else None.
+    cdef bytes form
 
     cdef QueryPlan find(self, const char *body, Py_ssize_t size)
     cdef QueryPlan learn(self, bytes body)
@@ -46,6 +48,7 @@ cdef class QueryPlans:
     cdef Frame frame_of(self, bytes body, sent)
     cdef bint has_parameter(self, bytes before, bytes parameter, bytes after, sent) except -1
     cdef QueryPlan keep(self, QueryPlan plan)
+    cdef bytes key_in_table(self, bytes key)
     cdef object classify(self, str sql)
 
 

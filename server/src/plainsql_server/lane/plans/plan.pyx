@@ -102,10 +102,10 @@ cdef class QueryPlans:
         cdef QueryPlan plan
         cdef bytes key = key_of(body, size)
         if key is not None:
-            plan = self.framed.find(key)
+            plan = self.framed.find(self.key_in_table(key))
             if plan is not None and plan.frame.holds(body, size, self.scalars):
                 return plan
-        plan = self.whole.find(PyBytes_FromStringAndSize(body, size))
+        plan = self.whole.find(self.key_in_table(PyBytes_FromStringAndSize(body, size)))
         if plan is not None:
             self.scalars.count = 0
             self.scalars.strings = 0
@@ -178,8 +178,11 @@ cdef class QueryPlans:
         """Remembers a plan."""
         # Texts with literals in them would push out those that repeat, so the two do not share a table.
         cdef PlanTable table = self.whole if plan.frame.is_whole else self.framed
-        table.add(plan.frame.key(), plan)
+        table.add(self.key_in_table(plan.frame.key()), plan)
         return plan
+
+    cdef bytes key_in_table(self, bytes key):
+        return key if self.form is None else self.form + key
 
     cdef object classify(self, str sql):
         """The classification of a statement, remembered for all texts that differ in whole numbers alone."""

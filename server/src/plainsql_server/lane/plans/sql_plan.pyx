@@ -2,7 +2,7 @@
 """What a body of POST /sql asks for, if it is one statement.
 
 Used like `plan.pyx`. Two headers say which form the answer has, so each form has plans of its own: `of_head` finds
-them. A batch takes the ordinary path.
+them. All are in the same tables, so that the route remembers no more than another one. A batch takes the ordinary path.
 """
 
 from plainsql_server.lane.plans.frame cimport Scalars
@@ -22,18 +22,21 @@ class SentStatement(QueryBody, kw_only=True):
 cdef class SqlPlans(QueryPlans):
     """The plans of the route for the Neon driver: those of one form, and those of all other forms that were met."""
 
-    def __init__(self, Scalars scalars not None, layout=(False, False)):
+    def __init__(self, Scalars scalars not None):
         QueryPlans.__init__(self, scalars)
-        self.layout, self.by_layout = layout, {}
+        self.layout, self.form, self.by_layout = (False, False), b"\0", {}
 
     def for_headers(self, headers):
         """`of_head`, for tests."""
         return self.of_head(headers)
 
     cdef QueryPlans of_head(self, headers):
+        cdef SqlPlans made
         layout = wanted_layout(headers)
         if layout not in self.by_layout:
-            self.by_layout[layout] = SqlPlans(self.scalars, layout)
+            made = self.by_layout[layout] = SqlPlans(self.scalars)
+            made.layout, made.form = layout, bytes(layout)
+            made.framed, made.whole, made.classified = self.framed, self.whole, self.classified
         return self.by_layout[layout]
 
     cdef object decode(self, bytes body):
