@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plainsql_server.dev.ports import free_port
-from server.tests.end_to_end.fast_lane import assert_same, wires_of
+from server.tests.end_to_end.fast_lane import assert_same, kept_by, sql_wires_of, wires_of
 from server.tests.end_to_end.transactions import with_params
 from server.tests.end_to_end.wires import Wire, counted, kept_by_lane
 from server.tests.load import Node, running_node
@@ -70,6 +70,21 @@ def test_transactions_that_read_are_the_same(
             options = {name: value for name, value in statement.items() if name in ("max_rows", "timeout_ms")}
             second = {name: value for name, value in statement.items() if name not in options}
             assert_same(wires, [{"statements": [first, second, first], **options, **fields}])
+    assert service.query("select name from item", database=database)["rows"] == [{"name": "kept"}]
+
+
+def test_statements_of_the_neon_driver_that_read_are_the_same(
+    nodes: dict[str, Node], service: Service, database: str
+) -> None:
+    """On its route, only a key makes them read-only."""
+    key, before = service.new_key("read"), kept_by(nodes["on"])
+    bodies: list[dict[str, Any] | bytes] = [
+        {"query": each["sql"], "params": each.get("params", [])} for each in STATEMENTS if "max_rows" not in each
+    ]
+    with sql_wires_of(nodes, key, database) as wires:
+        assert_same(wires, bodies)
+        assert_same(wires, [{"query": "select name from item where id = $1", "params": ["1"]}] * 10)
+    assert kept_by(nodes["on"]) - before >= 25
     assert service.query("select name from item", database=database)["rows"] == [{"name": "kept"}]
 
 
