@@ -1,8 +1,8 @@
-"""What a request to POST /sql costs, beside the same statement by POST /v1/query, with the fast lane and without it.
+"""What a lookup of one row costs by POST /sql, beside the same by POST /v1/query, with the fast lane and without it.
 
-Each round has a load of each, in turns, and the median of what the rounds show is compared. The gate compares processor
-time alone, with a bar that only a defect misses, because the machine is busy; `make soak PART=engine` also compares
-requests per second.
+Each round has a load of each, in turns, on eight connections of one caller. The two are compared in each round, and the
+median of these ratios must reach a bar. The gate compares processor time alone, with a bar that only a defect misses,
+because the machine is busy; `make soak PART=engine` has a closer one, and also compares requests per second.
 """
 
 from collections.abc import Iterator
