@@ -75,7 +75,7 @@ async def test_a_request_to_a_held_database_waits_no_longer_than_its_deadline(st
         assert (answer.status, answer.code, answer.outcome) == (503, "engine_unavailable", "not_executed")
         assert answer.is_refusal()
         assert 0.3 < answer.elapsed_s < 5 + STALL_S
-        assert "being moved" in answer.body["error"]["message"]
+        assert "being moved or copied" in answer.body["error"]["message"]
         stage.fleet.now.ask(RELEASE)
         assert (await client.query("select 1", timeout_ms=20_000)).succeeded
 
