@@ -37,6 +37,7 @@ _BY_CODE = {
     "result_too_large": "LimitError",
     "reset_timed_out": "LimitError",
     "database_limit": "LimitError",
+    "branch_too_large": "LimitError",
     "key_limit": "LimitError",
     "session_limit": "LimitError",
     "connection_limit": "LimitError",

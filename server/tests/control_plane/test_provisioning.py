@@ -9,9 +9,8 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection, errors
 
-from plainsql_server.core.errors import InternalError
+from plainsql_server.core.errors import EngineError, InternalError
 from plainsql_server.engine.admin import branching, provisioning
-from plainsql_server.engine.admin.branching import Steps
 from plainsql_server.engine.admin.cell import TEMPLATE
 from plainsql_server.engine.admin.provisioning import EngineNames
 from plainsql_server.settings import Settings
@@ -330,8 +329,8 @@ async def _nothing_to_hold() -> AsyncIterator[None]:
     yield
 
 
-async def _nothing_to_note() -> None:
-    return None
+async def _no_branches() -> list[str]:
+    return []
 
 
 @pytest.mark.parametrize("strategy", ["WAL_LOG", "FILE_COPY"])
@@ -350,9 +349,8 @@ async def test_a_branch_belongs_to_its_own_roles_and_to_no_other(
         owner.execute("CREATE TYPE mood AS ENUM ('good')")
         owner.execute("SELECT lo_from_bytea(4711, 'large')")
     branch = provisioning.new_names()
-    steps = Steps(yes, _nothing_to_hold, _nothing_to_note)
-    for _ in range(2):
-        await branching.create_branch(cell.conninfo, SUPERUSER, names, branch, "s", steps=steps)
+    async with branching.chosen(cell.conninfo, SUPERUSER, names, "org_1", _no_branches) as parent:
+        await branching.copy(parent, branch, "s", _nothing_to_hold)
     with _reader(cell, branch) as reader:
         assert reader.execute("SELECT id FROM t").fetchall() == [(1,)]
         with pytest.raises(errors.InsufficientPrivilege):
@@ -364,3 +362,23 @@ async def test_a_branch_belongs_to_its_own_roles_and_to_no_other(
         owner.execute("DROP FUNCTION f")
     for gone in (names, branch):
         assert await provisioning.drop_database(cell.conninfo, SUPERUSER, gone, yes)
+
+
+async def test_a_closed_database_is_not_taken_for_a_half_copy(cell: Postgres, names: EngineNames) -> None:
+    """One of an old version has no comment, and stays closed for some time after it was replaced."""
+    other = await _create(cell)
+    with _owner(cell, other) as owner:
+        owner.execute("CREATE TABLE t AS SELECT 1 AS a")
+    with cell.connect(database=other.database) as admin:
+        # Tenants can't grant to each other, but could in old versions.
+        admin.execute(f"GRANT SELECT ON t TO {names.owner_role}")
+        admin.execute(f"COMMENT ON DATABASE {other.database} IS NULL")
+    with cell.connect() as admin:
+        admin.execute(f"ALTER DATABASE {other.database} ALLOW_CONNECTIONS false")
+    with pytest.raises(EngineError):
+        await provisioning.drop_database(cell.conninfo, SUPERUSER, names, yes)
+    with cell.connect() as admin:
+        admin.execute(f"ALTER DATABASE {other.database} ALLOW_CONNECTIONS true")
+    assert await provisioning.drop_database(cell.conninfo, SUPERUSER, names, yes)
+    with _owner(cell, other) as owner:
+        assert owner.execute("SELECT a FROM t").fetchall() == [(1,)]

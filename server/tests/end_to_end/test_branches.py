@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -20,8 +21,8 @@ def key(service: Service) -> str:
 
 
 @pytest.fixture
-def parent(service: Service, key: str, request: pytest.FixtureRequest) -> str:
-    name = f"p{abs(hash(request.node.nodeid)) % 10**12}"
+def parent(service: Service, key: str) -> str:
+    name = f"p{uuid4().hex[:12]}"
     answer(service, "POST", "/v1/databases", status=201, json={"name": name})
     done(service, key, "create table t (a int)", name)
     done(service, key, "insert into t values (1)", name)
@@ -141,12 +142,23 @@ def test_requests_to_the_parent_wait_and_none_fails(service: Service, key: str, 
             sent, longest_s = sent + 1, max(longest_s, time.monotonic() - began_s)
         return sent, longest_s
 
-    with ThreadPoolExecutor(4) as pool:
+    def was_held() -> bool:
+        """Whether the directory has shown the parent as held."""
+        held = False
+        with psycopg.connect(service.directory_dsn, autocommit=True) as directory:
+            while not ended.is_set():
+                found = directory.execute("SELECT held_until > now() FROM databases WHERE name = %s", (parent,))
+                held |= found.fetchone() == (True,)
+        return held
+
+    with ThreadPoolExecutor(5) as pool:
         writers = [pool.submit(write, 100 + number) for number in range(4)]
+        holding = pool.submit(was_held)
         try:
             made = [branch(service, parent, f"{parent}-{number}") for number in range(3)]
         finally:
             ended.set()
+        assert holding.result()
         sent = [writer.result() for writer in writers]
     print(f"{sum(count for count, _ in sent)} writes, the longest took {max(longest for _, longest in sent):.2f} s")
     kept = "select count(*) as n from t where a >= 100"

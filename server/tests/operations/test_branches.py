@@ -8,11 +8,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from plainsql_server.control_plane import databases, organizations
+from plainsql_server.control_plane import branches, databases, organizations
 from plainsql_server.control_plane.branches import NewBranch
-from plainsql_server.core.errors import EngineError
+from plainsql_server.control_plane.finishing import Finisher
+from plainsql_server.core.errors import ConflictError, EngineError, InternalError, LimitError, ServiceError
+from plainsql_server.core.observation import Observation
+from plainsql_server.core.tasks import end
+from plainsql_server.directory.branching import branches as stored
 from plainsql_server.directory.connection import Directory
-from plainsql_server.engine.admin import branching, hand_over
+from plainsql_server.engine.admin import branching, fencing, hand_over, provisioning
 from server.tests.operations.stage import Stage
 from server.tests.operations.test_backups import SCHEMA, described
 from server.tests.operations.test_hostile import TRAPS, superusers
@@ -108,12 +112,16 @@ def test_a_branch_outlives_its_parent_and_leaves_nothing_when_it_is_deleted(stag
     assert stage.on_cell() == others
 
 
-async def branch_here(stage: Stage) -> None:
+async def branch_here(stage: Stage, name: str = "copy", parent: str = "main", organization: str = "acme") -> None:
     """The same in this process, where a test can change limits."""
     async with Directory.open(stage.dsn) as directory:
-        organization = await organizations.get(directory, "acme")
-        parent = await databases.get_named(directory, organization.id, "main")
-        await databases.create(directory, organization.id, "copy", branch=NewBranch(parent, None))
+        await branch_in(directory, name, parent, organization)
+
+
+async def branch_in(directory: Directory, name: str, parent: str = "main", organization: str = "acme") -> None:
+    owner = await organizations.get(directory, organization)
+    original = await databases.get_named(directory, owner.id, parent)
+    await branches.create(directory, owner.id, name, NewBranch(original, None))
 
 
 @pytest.mark.parametrize("strategy", ["WAL_LOG", "FILE_COPY"])
@@ -167,7 +175,7 @@ async def test_a_branch_of_many_tables_takes_few_locks(stage: Stage, monkeypatch
 
 
 async def test_a_backup_is_not_cut_off_by_a_branch(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branching, "_TRY_FOR_S", 0.3)
+    monkeypatch.setattr(branching, "_PAUSES_S", (0.1,))
     engine_name, _, _ = stage.names()
     with stage.postgres.connect(SUPERUSER, engine_name) as keeper:
         keeper.execute("set application_name = 'plainsql-backup-keeper'")
@@ -176,10 +184,10 @@ async def test_a_backup_is_not_cut_off_by_a_branch(stage: Stage, monkeypatch: py
         assert refusal.value.code == "database_busy"
         assert keeper.execute("select 1").fetchone() == (1,)
     assert stage.ask("select state, held_until from databases where name = 'main'") == [("ready", None)]
-    assert stage.ask("select state from databases where name = 'copy'") == [("failed",)]
-    # The same command completes it.
+    assert stage.ask("select state from databases where name = 'copy'") == [("deleted",)]
+    # The same command makes it anew.
     branch(stage)
-    assert stage.ask("select state from databases where name = 'copy'") == [("ready",)]
+    assert stage.names("copy")
 
 
 async def test_a_running_statement_is_waited_for_and_not_cut_off(stage: Stage) -> None:
@@ -194,3 +202,298 @@ async def test_a_running_statement_is_waited_for_and_not_cut_off(stage: Stage) -
     assert stage.checksums("copy") == stage.checksums()
     with stage.owner() as owner:
         assert owner.execute("select count(*) from t").fetchone() == (1,)
+
+
+class Killed(BaseException):
+    """Nobody handles it, as nobody handles kill -9."""
+
+
+async def die(*_: Any) -> None:
+    raise Killed
+
+
+def nothing_fails(observation: Observation) -> None:
+    raise AssertionError(observation)
+
+
+async def finish_all(stage: Stage) -> None:
+    """What any control process does when the claims of a dead one are over."""
+    stage.ask("update databases set work_after = now(), held_until = null where state in ('creating', 'deleting')")
+    async with Directory.open(stage.dsn) as directory:
+        finisher = Finisher(directory, nothing_fails)
+        while await finisher.finish_some():
+            pass
+
+
+def state(stage: Stage, name: str = "copy") -> str:
+    """Of the last database of that name."""
+    return str(stage.ask("select state from databases where name = %s order by id desc limit 1", name)[0][0])
+
+
+# After CREATE DATABASE, with a copy that is closed, and in the middle of a copy that superusers may connect to.
+@pytest.mark.parametrize(("module", "function"), [(provisioning, "run"), (fencing, "allow_connections")])
+async def test_a_half_copy_does_not_keep_its_parent_from_being_dropped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, module: Any, function: str
+) -> None:
+    others = stage.on_cell()
+    with stage.owner() as owner:
+        owner.execute("create table t as select 1 as a")
+    create_roles = provisioning.create_roles
+
+    async def create_roles_and_arm(*arguments: Any) -> Any:
+        made = await create_roles(*arguments)
+        monkeypatch.setattr(module, function, die)
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(provisioning, "create_roles", create_roles_and_arm)
+        with pytest.raises(Killed):
+            await branch_here(stage)
+    monkeypatch.undo()
+    stage.run("database", "delete", "--org", "acme", "main", "--permanently", "--yes")
+    await finish_all(stage)
+    assert (state(stage, "main"), state(stage)) == ("deleted", "deleted")
+    assert stage.on_cell() == others
+
+
+async def test_an_upgrade_does_not_take_a_half_copy_for_a_database(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage.owner() as owner:
+        owner.execute("create table t as select 1 as a")
+    with monkeypatch.context() as patch:
+        patch.setattr(branching, "hand_over", die)
+        with pytest.raises(Killed):
+            await branch_here(stage)
+    commented = "select shobj_description(oid, 'pg_database') from pg_database where datname = %s"
+    half_copy = stage.ask("select engine_name from databases where name = 'copy'")[0][0]
+    await provisioning.renew_rights(stage.postgres.conninfo, SUPERUSER)
+    with stage.admin() as admin:
+        assert admin.execute(commented, (half_copy,)).fetchone() == (provisioning.HALF_COPY,)
+    await finish_all(stage)
+    assert state(stage) == "deleted"
+    branch(stage)
+    stage.run("database", "delete", "--org", "acme", "main", "--permanently", "--yes")
+    with stage.owner("copy") as owner:
+        assert owner.execute("select a from t").fetchall() == [(1,)]
+
+
+async def test_a_copy_with_anything_of_its_parents_roles_never_becomes_a_database(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = stage.on_cell()
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(branching, "hand_over", nothing)
+    with pytest.raises(InternalError) as failure:
+        await branch_here(stage)
+    assert "still has something of its parent's roles" in (failure.value.internal_context or "")
+    assert state(stage) == "deleted"
+    stage.run("database", "delete", "--org", "acme", "main", "--permanently", "--yes")
+    assert stage.on_cell() == others
+
+
+def count_holds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is noted whenever the parent's requests are held."""
+    holds: list[str] = []
+    hold = stored.hold
+
+    async def counted(directory: Directory, parent: Any, for_s: float) -> bool:
+        holds.append(parent.name)
+        return await hold(directory, parent, for_s)
+
+    monkeypatch.setattr(stored, "hold", counted)
+    return holds
+
+
+async def test_requests_are_not_held_for_a_transaction_that_never_ends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if each of its statements is short."""
+    monkeypatch.setattr(branching, "_PAUSES_S", (0.2, 0.2))
+    holds = count_holds(monkeypatch)
+    engine_name, owner_role, _ = stage.names()
+    async with await psycopg.AsyncConnection.connect(stage.postgres.dsn(owner_role, engine_name)) as tenant:
+        await tenant.execute("select pg_sleep(1)")
+
+        async def talk() -> None:
+            while True:
+                await tenant.execute("select pg_sleep(0.01)")
+
+        talking = asyncio.create_task(talk())
+        with pytest.raises(EngineError) as refusal:
+            await branch_here(stage)
+        await end(talking)
+    assert (refusal.value.code, holds) == ("database_busy", [])
+
+
+async def test_requests_are_not_held_for_an_idle_connection_of_the_operator(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branching, "_PAUSES_S", ())
+    holds = count_holds(monkeypatch)
+    with stage.admin(), pytest.raises(EngineError) as refusal:
+        await branch_here(stage)
+    assert (refusal.value.code, holds) == ("database_busy", [])
+
+
+async def test_a_creation_that_must_wait_for_a_connection_is_cancelled(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL would wait for 5 seconds, and let no one connect."""
+
+    async def never(_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(branching, "_PAUSES_S", ())
+    monkeypatch.setattr(branching, "_is_busy", never)
+    cancelled = asyncio.Event()
+    execute = psycopg.AsyncConnection.execute
+
+    async def watched(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return await execute(self, query, *arguments, **options)
+        except psycopg.errors.QueryCanceled:
+            cancelled.set()
+            raise
+
+    with stage.admin() as admin:
+        admin.execute("select 1")
+        monkeypatch.setattr(psycopg.AsyncConnection, "execute", watched)
+        with pytest.raises(EngineError) as refusal:
+            await branch_here(stage)
+        assert refusal.value.code == "database_busy"
+        assert cancelled.is_set()
+        assert admin.execute("select 1").fetchone() == (1,)
+
+
+async def test_branches_that_wait_refuse_others_and_keep_no_one_from_creating_a_database(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, may_go_on = asyncio.Semaphore(0), asyncio.Event()
+    copy_when_quiet = branching._copy_when_quiet
+
+    async def stand(*arguments: Any) -> None:
+        waiting.release()
+        await may_go_on.wait()
+        await copy_when_quiet(*arguments)
+
+    monkeypatch.setattr(branching, "_copy_when_quiet", stand)
+    async with Directory.open(stage.dsn) as directory:
+        two, three = [await organizations.create(directory, name, "free") for name in ("two", "three")]
+        for other in (two, three):
+            await databases.create(directory, other.id, "main")
+        first = asyncio.create_task(branch_in(directory, "copy"))
+        await waiting.acquire()
+        # Of the same name, and of another one.
+        for name, code in (("copy", "name_taken"), ("second", "database_busy")):
+            with pytest.raises(ServiceError) as refusal:
+                await branch_in(directory, name)
+            assert refusal.value.code == code
+        assert stage.ask("select from databases where name = 'second'") == []
+        second = asyncio.create_task(branch_in(directory, "copy", organization="two"))
+        await waiting.acquire()
+        with pytest.raises(EngineError, match="other branches"):
+            await branch_in(directory, "copy", organization="three")
+        created = await databases.create(directory, three.id, "during")
+        assert created.state == "ready"
+        owner = await organizations.get(directory, "acme")
+        made = await databases.get_named(directory, owner.id, "copy")
+        assert made.is_being_branched
+        with pytest.raises(ConflictError, match="still being copied"):
+            await databases.delete(directory, made, restore_s=0, restorable=False)
+        may_go_on.set()
+        await first
+        await second
+    assert [row[0] for row in stage.ask("select state from databases where name = 'copy'")] == ["ready", "ready"]
+
+
+async def test_a_branch_is_refused_while_someone_else_works_on_its_parent(stage: Stage) -> None:
+    engine_name, _, _ = stage.names()
+    with stage.postgres.connect(SUPERUSER, "postgres") as worker:
+        worker.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (engine_name,))
+        with pytest.raises(EngineError) as refusal:
+            await branch_here(stage)
+    assert (refusal.value.code, refusal.value.retryable) == ("database_busy", True)
+    assert stage.ask("select from databases where name = 'copy'") == []
+
+
+async def test_the_finisher_drops_an_interrupted_branch_and_waits_for_no_parent(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = stage.on_cell()
+    with monkeypatch.context() as patch:
+        patch.setattr(branching, "_copy_when_quiet", die)
+        with pytest.raises(Killed):
+            await branch_here(stage)
+    holds = count_holds(monkeypatch)
+    with stage.owner() as owner, owner.transaction():
+        owner.execute("create table t (a int)")
+        await finish_all(stage)
+    assert (state(stage), holds) == ("deleted", [])
+    assert stage.on_cell() == others
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"), [("MAX_PARENT_BYTES", "The database has"), ("MAX_BRANCHES_BYTES", "Your branches would have")]
+)
+async def test_what_is_too_large_is_not_branched(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, limit: str, message: str
+) -> None:
+    branch(stage, "main", "first")
+    found = await provisioning.sizes_bytes(stage.postgres.conninfo, SUPERUSER, [stage.names()[0]])
+    size = found[stage.names()[0]] or 0
+    monkeypatch.setattr(branching, limit, size - 1 if limit == "MAX_PARENT_BYTES" else size * 3 // 2)
+    with pytest.raises(LimitError, match=message) as refusal:
+        await branch_here(stage)
+    assert (refusal.value.code, refusal.value.retryable) == ("branch_too_large", False)
+    assert stage.ask("select from databases where name = 'copy'") == []
+
+
+async def test_a_full_disk_is_no_reason_to_try_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = stage.on_cell()
+
+    async def fill(*_: Any) -> bool:
+        raise psycopg.errors.DiskFull("could not extend file")
+
+    monkeypatch.setattr(branching, "_create", fill)
+    with pytest.raises(LimitError) as refusal:
+        await branch_here(stage)
+    assert (refusal.value.code, refusal.value.retryable) == ("branch_too_large", False)
+    assert (state(stage), stage.on_cell()) == ("deleted", others)
+    assert stage.ask("select held_until from databases where name = 'main'") == [(None,)]
+
+
+@pytest.mark.parametrize("change", [("suspend",), ("delete", "--yes")])
+async def test_a_copy_outlives_what_is_done_to_its_parent_meanwhile(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, change: tuple[str, ...]
+) -> None:
+    async def change_and_hand_over(*arguments: Any) -> None:
+        await asyncio.to_thread(stage.run, "database", *change, "--org", "acme", "main")
+        await hand_over.hand_over(*arguments)
+
+    monkeypatch.setattr(branching, "hand_over", change_and_hand_over)
+    await branch_here(stage)
+    assert state(stage) == "ready"
+
+
+async def test_a_parent_that_is_being_moved_is_not_copied(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def moved(*_: Any) -> bool:
+        return False
+
+    others = stage.on_cell()
+    monkeypatch.setattr(stored, "hold", moved)
+    with pytest.raises(ConflictError, match="moved"):
+        await branch_here(stage)
+    assert (state(stage), stage.on_cell()) == ("deleted", others)
+
+
+def test_a_branch_that_was_made_the_default_does_not_expire(stage: Stage) -> None:
+    stage.run("database", "branch", "--org", "acme", "main", "copy", "--expires-at", "2100-01-01T00:00:00Z")
+    with psycopg.connect(stage.dsn) as directory:
+        directory.execute("update databases set is_default = false")
+        directory.execute("update databases set is_default = true, expires_at = now() where name = 'copy'")
+    asyncio.run(finish_all(stage))
+    assert state(stage) == "ready"

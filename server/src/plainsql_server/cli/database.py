@@ -13,7 +13,7 @@ from plainsql_server.cli.running import (
     owner_option,
     with_directory,
 )
-from plainsql_server.control_plane import adoption, cells, databases, organizations
+from plainsql_server.control_plane import adoption, branches, cells, databases, organizations
 from plainsql_server.control_plane.branches import NewBranch, check_expiry
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.directory.connection import Directory
@@ -66,7 +66,7 @@ def _branch(organization: str, parent: str, name: str, expires_at: datetime | No
         owner = await organizations.get(directory, organization)
         check_expiry(expires_at)
         branch = NewBranch(await databases.get_named(directory, owner.id, parent), expires_at)
-        return await databases.create(directory, owner.id, name, branch=branch)
+        return await branches.create(directory, owner.id, name, branch)
 
     created = with_directory(create)
     remark(f"Created the database {created.name!r}, a branch of {parent!r}.")

@@ -1,29 +1,34 @@
 """Branches: databases that begin as a copy of another one of the same organization.
 
-A branch is created like any database (`control_plane/databases.py`), but on its parent's cell and from its parent. This
-module orders the steps of the copy between directory and cell, and removes branches whose time is up.
+Until its copy is complete, a branch is a draft, as a backup that is being restored is (`control_plane/drafts.py`): if
+the copy fails, or the process dies, it is dropped and never completed, so half a copy is never taken for a database.
+This module orders the steps between directory and cell, and removes branches whose time is up.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from plainsql_server.core.actor import SERVICE
+from plainsql_server.control_plane import databases
+from plainsql_server.control_plane.cell_work import work_of
+from plainsql_server.control_plane.names import check_database_name
+from plainsql_server.core.actor import OPERATOR, SERVICE, Actor
 from plainsql_server.core.clock import now
-from plainsql_server.core.errors import ConflictError, EngineError, RequestError
+from plainsql_server.core.errors import ConflictError, EngineError, RequestError, ServiceError
 from plainsql_server.core.tasks import end
-from plainsql_server.directory import cells, databases
+from plainsql_server.directory import cells
+from plainsql_server.directory import databases as stored
 from plainsql_server.directory.branching import branches
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.engine.admin import branching
-from plainsql_server.engine.admin.branching import Steps
-from plainsql_server.engine.admin.provisioning import EngineNames
+from plainsql_server.engine.admin.branching import Parent
 
-# How long requests to the parent stay held, and the creation claimed, if the process that makes the copy dies. Both are
+# How long requests to the parent stay held, and the branch claimed, if the process that makes the copy dies. Both are
 # renewed five times in this span.
 ALIVE_S = 8.0
 _KEEP_EVERY_S = ALIVE_S / 5
@@ -56,14 +61,37 @@ def check_expiry(expires_at: datetime | None) -> None:
 _LAST_YEAR = 9998
 
 
-async def cell_for(directory: Directory, parent: DatabaseRecord) -> CellRecord:
+async def create(
+    directory: Directory, organization_id: str, name: str, branch: NewBranch, by: Actor = OPERATOR
+) -> DatabaseRecord:
+    """Makes a branch, ready to use.
+
+    It fails at once if another branch of the organization, or too many on the cell, are being made, and if the parent
+    or all branches are too large. Nothing of a branch that fails is kept. Raises RequestError for an invalid name,
+    ConflictError if it is taken or the parent is not ready, LimitError if it is too large or the tier's limit is
+    reached, and EngineError or InternalError if the cell fails.
+    """
+    check_database_name(name)
+    existing = await stored.find(directory, organization_id, name)
+    if existing is not None:
+        raise databases.taken(existing)
+    cell = await _cell_for(directory, branch.parent)
+    with work_of(directory).branching(cell.id):
+        return await _create_on(cell, directory, organization_id, name, branch, by=by)
+
+
+async def expire(directory: Directory) -> int:
+    """Starts to delete the branches whose time is up. Returns how many."""
+    return len(await branches.expire(directory, SERVICE))
+
+
+async def _cell_for(directory: Directory, parent: DatabaseRecord) -> CellRecord:
     """The cell for a branch, which is its parent's. Raises ConflictError if there is nothing to copy there, EngineError
     if the cell accepts no databases.
     """
     if parent.state is not DatabaseState.READY:
         raise ConflictError("wrong_state", f"The database {parent.name!r} is {parent.state}.")
-    cell = await cells.find(directory, parent.cell_id)
-    assert cell is not None, "a foreign key guarantees that the cell exists"
+    cell = await databases.cell_of(directory, parent)
     if cell.state is not CellState.ACTIVE or not await cells.has_room(directory, cell.id):
         raise EngineError(
             "no_active_cell", "The server that holds the database accepts no new databases at the moment.",
@@ -72,48 +100,74 @@ async def cell_for(directory: Directory, parent: DatabaseRecord) -> CellRecord:
     return cell
 
 
-async def copy(directory: Directory, branch: DatabaseRecord, cell: CellRecord, names: EngineNames, secret: str) -> None:
-    """Makes the branch on its cell from what its parent is now. Can be repeated.
+async def _create_on(
+    cell: CellRecord, directory: Directory, organization_id: str, name: str, branch: NewBranch, *, by: Actor
+) -> DatabaseRecord:
+    async def listed() -> list[str]:
+        return await branches.names_on(directory, organization_id, cell.id)
 
-    Raises ConflictError if the parent is gone or elsewhere, EngineError if it is too busy or the cell is unavailable.
-    """
-    parent = await databases.find_by_id(directory, branch.branch_of or "")
-    if parent is None or parent.state is not DatabaseState.READY or parent.cell_id != branch.cell_id:
-        raise _parent_changed()
+    names = databases.names_of(branch.parent)
+    draft: DatabaseRecord | None = None
+    try:
+        async with branching.chosen(cell.conninfo, cell.admin_role, names, organization_id, listed) as parent:
+            draft = await databases.insert(
+                directory, organization_id, name, by, as_draft_s=ALIVE_S, on=cell, branch_of=branch.parent.id,
+                expires_at=branch.expires_at,
+            )  # fmt: skip
+            async with _kept(_keep_draft(directory, draft)):
+                await _make(directory, draft, branch.parent, parent, by)
+    except (Exception, asyncio.CancelledError):
+        # Its locks are free by now.
+        if draft is not None:
+            await _drop(directory, draft)
+        raise
+    return await databases.get(directory, draft.id)
 
-    async def is_wanted() -> bool:
-        current = await databases.find_by_id(directory, branch.id)
-        return current is not None and current.state in (DatabaseState.CREATING, DatabaseState.FAILED)
 
-    async def copied() -> None:
-        await branches.inherit_code(directory, branch.id, parent)
+async def _make(
+    directory: Directory, draft: DatabaseRecord, original: DatabaseRecord, parent: Parent, by: Actor
+) -> None:
+    """Fills the draft and makes it a database, while parent and draft are locked on the cell."""
 
     @asynccontextmanager
     async def held() -> AsyncIterator[None]:
-        if not await branches.hold(directory, parent, ALIVE_S):
+        if not await branches.hold(directory, original, ALIVE_S):
             raise _parent_changed()
-        keeping = asyncio.create_task(_keep(directory, parent))
         try:
-            yield
+            async with _kept(_keep_hold(directory, original)):
+                yield
         finally:
-            await end(keeping)
-            await branches.release(directory, parent)
+            # If the directory is away, the hold ends by itself. The copy is none the worse for it.
+            with suppress(EngineError):
+                await branches.release(directory, original)
 
-    claiming = asyncio.create_task(_keep_claim(directory, branch))
+    secret = directory.secrets.open(draft.record_secret, draft.engine_name)
+    await branching.copy(parent, databases.names_of(draft), secret, held)
+    if not await branches.complete(directory, draft, original, by):
+        raise ConflictError("wrong_state", f"The database {draft.name!r} was deleted while it was made.")
+
+
+async def _drop(directory: Directory, draft: DatabaseRecord) -> None:
+    """Drops what there is of a branch that could not be made."""
     try:
-        origin = EngineNames(parent.engine_name, parent.owner_role, parent.reader_role)
-        steps = Steps(is_wanted, held, copied)
-        await branching.create_branch(cell.conninfo, cell.admin_role, origin, names, secret, steps=steps)
+        if await branches.give_up(directory, draft.id):
+            await databases.drop(directory, draft)
+    except ServiceError:
+        # The draft is due soon, so the finisher will drop it. The error of the creation itself matters more.
+        return
+
+
+@asynccontextmanager
+async def _kept(keeping: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs a task during the block."""
+    task = asyncio.create_task(keeping)
+    try:
+        yield
     finally:
-        await end(claiming)
+        await end(task)
 
 
-async def expire(directory: Directory) -> int:
-    """Starts to delete the branches whose time is up. Returns how many."""
-    return len(await branches.expire(directory, SERVICE))
-
-
-async def _keep(directory: Directory, parent: DatabaseRecord) -> None:
+async def _keep_hold(directory: Directory, parent: DatabaseRecord) -> None:
     while True:
         await asyncio.sleep(_KEEP_EVERY_S)
         # If the directory is away, the hold ends, and requests fail or wait in PostgreSQL for the copy.
@@ -121,11 +175,12 @@ async def _keep(directory: Directory, parent: DatabaseRecord) -> None:
             await branches.hold(directory, parent, ALIVE_S)
 
 
-async def _keep_claim(directory: Directory, branch: DatabaseRecord) -> None:
+async def _keep_draft(directory: Directory, draft: DatabaseRecord) -> None:
     while True:
-        with suppress(EngineError):
-            await branches.put_off(directory, branch.id, ALIVE_S)
         await asyncio.sleep(_KEEP_EVERY_S)
+        # If the directory is away for too long, another process drops the draft as soon as the locks are free.
+        with suppress(EngineError):
+            await branches.put_off(directory, draft.id, ALIVE_S)
 
 
 def _parent_changed() -> ConflictError:

@@ -7,10 +7,9 @@ creating, before anything of it exists on the cell, and is marked deleted only a
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NoReturn
 
-from plainsql_server.control_plane import branches
-from plainsql_server.control_plane.branches import NewBranch
 from plainsql_server.control_plane.cell_work import work_of
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.control_plane.states import RESTORABLE, DatabaseAction, sources
@@ -30,12 +29,11 @@ from plainsql_server.limits.tiers import TIERS
 # probably died. If it has not, the lock on the cell keeps the two processes apart.
 CLAIM_S = 10.0
 _SIZES_TIMEOUT_S = 1.0
+_LATER = "Try again when it is ready."
 
 
-async def create(
-    directory: Directory, organization_id: str, name: str, by: Actor = OPERATOR, branch: NewBranch | None = None
-) -> DatabaseRecord:
-    """Creates a database, ready to use: empty, or as a `branch`. The organization's first becomes its default.
+async def create(directory: Directory, organization_id: str, name: str, by: Actor = OPERATOR) -> DatabaseRecord:
+    """Creates an empty database, ready to use. The organization's first becomes its default.
 
     If a database of that name exists whose creation failed or was interrupted, completes that one. Raises RequestError
     for an invalid name, ConflictError if it is taken, LimitError if the tier's limit is reached, and EngineError or
@@ -44,10 +42,9 @@ async def create(
     check_database_name(name)
     database = await databases.find(directory, organization_id, name)
     if database is None:
-        on = None if branch is None else await branches.cell_for(directory, branch.parent)
-        database = await insert(directory, organization_id, name, by, on=on, branch=branch)
-    elif database.state not in sources(DatabaseAction.FINISH) or database.branch_of != (branch and branch.parent.id):
-        raise _taken(database)
+        database = await insert(directory, organization_id, name, by)
+    elif database.state not in sources(DatabaseAction.FINISH):
+        raise taken(database)
     return await finish(directory, database, by)
 
 
@@ -66,11 +63,7 @@ async def finish(directory: Directory, database: DatabaseRecord, by: Actor = SER
     secret = directory.secrets.open(database.record_secret, database.engine_name)
     try:
         async with work_of(directory).slot(cell.id):
-            names = names_of(database)
-            if database.branch_of is None:
-                await provisioning.create_database(cell.conninfo, cell.admin_role, names, secret, is_wanted)
-            else:
-                await branches.copy(directory, database, cell, names, secret)
+            await provisioning.create_database(cell.conninfo, cell.admin_role, names_of(database), secret, is_wanted)
     except ServiceError as error:
         await _note_failure(directory, database, error)
         raise
@@ -214,6 +207,8 @@ async def delete(
     be restored. A repeated call changes nothing, except that `restorable=False` ends the time for restoring.
     """
     action = DatabaseAction.DELETE
+    if (await get(directory, database.id)).is_being_branched:
+        raise ConflictError("wrong_state", f"The database {database.name!r} is still being copied.", hint=_LATER)
     deletable = sources(action) - {DatabaseState.DELETING}
     if not restorable:
         given_up = await databases.give_up(directory, database.id, by)
@@ -261,13 +256,14 @@ async def _refuse(directory: Directory, database: DatabaseRecord, action: Databa
 
 async def insert(
     directory: Directory, organization_id: str, name: str, by: Actor, *,
-    as_draft_s: float = 0, counted: bool = True, on: cells.CellRecord | None = None, branch: NewBranch | None = None,
+    as_draft_s: float = 0, counted: bool = True, on: cells.CellRecord | None = None, branch_of: str | None = None,
+    expires_at: datetime | None = None,
 ) -> DatabaseRecord:  # fmt: skip
     """Records a database in the directory before anything of it exists: one to be created, or a draft for `as_draft_s`.
 
     It goes to the cell with the most room. With `on` it goes to that cell, as a copy that customers do not see unless
-    it is a `branch`. Raises LimitError if the tier's limit is reached (unless not `counted`), ConflictError if the name
-    is taken.
+    it is a branch of the database `branch_of`. Raises LimitError if the tier's limit is reached (unless not `counted`),
+    ConflictError if the name is taken.
     """
     organization = await organizations.find_by_id(directory, organization_id)
     if organization is None:
@@ -284,8 +280,8 @@ async def insert(
         engine_name=names.database,
         owner_role=names.owner_role,
         reader_role=names.reader_role,
-        branch_of=None if branch is None else branch.parent.id,
-        expires_at=None if branch is None else branch.expires_at,
+        branch_of=branch_of,
+        expires_at=expires_at,
     )
     at_most = TIERS[organization.tier].databases if counted else None
     inserted = await databases.insert(
@@ -295,7 +291,7 @@ async def insert(
         as_draft_s or CLAIM_S,
         by,
         as_draft=as_draft_s > 0,
-        audited=on is None or branch is not None,
+        audited=on is None or branch_of is not None,
     )
     if inserted is None:
         raise LimitError(
@@ -306,7 +302,10 @@ async def insert(
     return inserted
 
 
-def _taken(database: DatabaseRecord) -> ConflictError:
+def taken(database: DatabaseRecord) -> ConflictError:
+    """The error for a new database with the name of this one."""
+    if database.is_being_branched:
+        return ConflictError("name_taken", f"A database named {database.name!r} is being made at this moment.")
     if database.state is not DatabaseState.DELETING:
         return ConflictError("name_taken", f"A database named {database.name!r} already exists.")
     return ConflictError(

@@ -180,7 +180,8 @@ def _not_found_message(name: str | None) -> str:
 def _not_ready(record: DatabaseRecord) -> EngineError | AccessError:
     if record.state is DatabaseState.SUSPENDED:
         return AccessError("database_suspended", f"The operator suspended the database {record.name!r}.")
-    if record.state is DatabaseState.DELETING:
+    state = DatabaseState.CREATING if record.is_being_branched else record.state
+    if state is DatabaseState.DELETING:
         return AccessError(
             "database_not_found",
             f"The database {record.name!r} was deleted.",
@@ -188,7 +189,7 @@ def _not_ready(record: DatabaseRecord) -> EngineError | AccessError:
         )
     return EngineError(
         "database_not_ready",
-        f"The database {record.name!r} isn't ready: its state is {record.state}.",
-        retryable=record.state is DatabaseState.CREATING,
+        f"The database {record.name!r} isn't ready: its state is {state}.",
+        retryable=state is DatabaseState.CREATING,
         retry_after_ms=RETRY_AFTER_MS,
     )

@@ -84,6 +84,12 @@ class DatabaseRecord:
     expires_at: datetime | None
     """When it is deleted without being asked for; None if never."""
 
+    @property
+    def is_being_branched(self) -> bool:
+        """Whether it is a branch that is still being copied: a held draft (`directory/branching/branches.py`)."""
+        is_draft = self.state is DatabaseState.DELETING and self.restores_to is None
+        return is_draft and self.branch_of is not None and self.is_held
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDatabase:
@@ -119,7 +125,11 @@ async def insert(
             return None
         await _insert_rows(connection, new, claim_s, directory.secrets.new(new.engine_name))
         if as_draft:
-            draft = "UPDATE databases SET state = 'deleting', is_default = false, plain = false WHERE id = %s"
+            draft = """
+                UPDATE databases SET state = 'deleting', is_default = false, plain = false,
+                    held_until = CASE WHEN branch_of IS NOT NULL THEN work_after END
+                WHERE id = %s
+            """
             await connection.execute(draft, (new.id,))
         if adopted:
             await connection.execute("UPDATE databases SET plain = false WHERE id = %s", (new.id,))
@@ -317,7 +327,8 @@ async def _make_default(
     await connection.execute(
         "UPDATE databases SET is_default = false WHERE organization_id = %s AND is_default", (organization_id,)
     )
-    await connection.execute("UPDATE databases SET is_default = true WHERE id = %s", (database_id,))
+    # A branch that was made the default is no longer one to throw away.
+    await connection.execute("UPDATE databases SET is_default = true, expires_at = NULL WHERE id = %s", (database_id,))
     await audit.note(connection, by, "database.make_default", organization_id, database_id)
     return True
 

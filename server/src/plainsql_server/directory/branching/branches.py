@@ -9,6 +9,7 @@ from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 
+_IS_DRAFT = "state = 'deleting' AND restores_to IS NULL"
 _UNFINISHED_MOVE = "SELECT FROM moves WHERE database_id = d.id AND state IN ('copying', 'stopping', 'undoing')"
 
 
@@ -32,32 +33,67 @@ async def release(directory: Directory, parent: DatabaseRecord) -> None:
         await connection.execute(statement, (parent.id,))
 
 
-async def put_off(directory: Directory, branch_id: str, claim_s: float) -> None:
-    """Renews the claim on a branch that is being copied, so no other process takes up its creation."""
-    statement = "UPDATE databases SET work_after = now() + %s * interval '1 s' WHERE id = %s AND state = 'creating'"
-    async with directory.connection() as connection:
-        await connection.execute(statement, (claim_s, branch_id))
+async def put_off(directory: Directory, branch_id: str, claim_s: float) -> bool:
+    """Renews the claim on a branch that is being made. Returns False if it is no longer being made.
 
-
-async def inherit_code(directory: Directory, branch_id: str, parent: DatabaseRecord) -> None:
-    """Records whether the copy may contain code: if the parent may. Call it before the parent may be exchanged.
-
-    A database is marked before code is stored in it, so what was copied with code is marked by now.
+    It is a draft (`directory/drafts.py`): when the claim ends, any process drops what there is of it. `held_until`
+    distinguishes it from a branch that is being deleted.
     """
+    statement = f"""
+        UPDATE databases SET (work_after, held_until) = (SELECT until, until FROM (
+            SELECT now() + %s * interval '1 s' AS until) AS claim)
+        WHERE id = %s AND {_IS_DRAFT}
+    """
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (claim_s, branch_id))).rowcount == 1
+
+
+async def give_up(directory: Directory, branch_id: str) -> bool:
+    """Makes a branch that could not be made due to be dropped. Returns False if it is no draft any more."""
+    statement = f"UPDATE databases SET work_after = now(), held_until = NULL WHERE id = %s AND {_IS_DRAFT}"
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (branch_id,))).rowcount == 1
+
+
+async def complete(directory: Directory, branch: DatabaseRecord, parent: DatabaseRecord, by: Actor) -> bool:
+    """Makes the draft a ready database, which may contain code if its parent may. Returns False if it is no draft.
+
+    Call it before the parent may be exchanged. A database is marked before code is stored in it, so what was copied
+    with code is marked by now.
+    """
+    statement = f"""
+        UPDATE databases SET state = 'ready', work_after = NULL, held_until = NULL, plain = coalesce(
+            (SELECT p.plain FROM databases p WHERE p.id = %s AND p.engine_name = %s), false)
+        WHERE id = %s AND {_IS_DRAFT}
+    """
+    async with directory.connection() as connection, connection.transaction():
+        changed = await connection.execute(statement, (parent.id, parent.engine_name, branch.id))
+        if changed.rowcount == 0:
+            return False
+        await audit.note(connection, by, "database.finish", branch.organization_id, branch.id)
+    return True
+
+
+async def names_on(directory: Directory, organization_id: str, cell_id: str) -> list[str]:
+    """What the organization's branches on a cell are called there, with those that are being deleted."""
     statement = """
-        UPDATE databases SET plain = p.plain FROM databases p
-        WHERE databases.id = %s AND p.id = %s AND p.engine_name = %s AND databases.state IN ('creating', 'failed')
+        SELECT engine_name FROM databases
+        WHERE organization_id = %s AND cell_id = %s AND branch_of IS NOT NULL AND state <> 'deleted'
     """
     async with directory.connection() as connection:
-        await connection.execute(statement, (branch_id, parent.id, parent.engine_name))
+        rows = await (await connection.execute(statement, (organization_id, cell_id))).fetchall()
+    return [row["engine_name"] for row in rows]
 
 
 async def expire(directory: Directory, by: Actor) -> list[str]:
-    """Starts to delete the branches whose time is up. They can't be restored. Returns their ids."""
+    """Starts to delete the branches whose time is up. They can't be restored. Returns their ids.
+
+    A default database is never deleted so.
+    """
     # As databases that were never ready, they are dropped at once and free their names.
     statement = """
         UPDATE databases SET state = 'deleting', restores_to = NULL, restorable_until = NULL, work_after = now()
-        WHERE expires_at <= now() AND state IN ('ready', 'suspended', 'failed')
+        WHERE expires_at <= now() AND state IN ('ready', 'suspended', 'failed') AND NOT is_default
         RETURNING id, organization_id
     """
     async with directory.connection() as connection, connection.transaction():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from psycopg import AsyncConnection, sql
 
 from plainsql_server.core.errors import InternalError
-from plainsql_server.engine.admin.provisioning import EngineNames, backup_role_of, create_backup_role, run
+from plainsql_server.engine.admin.provisioning import EngineNames, backup_role_of, comment, create_backup_role, run
 from plainsql_server.engine.execution import records
 
 # Columns with the oid of a role, or an array of them, in the catalogs of this database.
@@ -59,8 +59,7 @@ async def hand_over(
     """Makes the copy a database of its own: its roles own it, and it has its own secret and no records of requests.
 
     The copy's COMMENT says that this is done, and its version of privileges and functions. Raises InternalError if the
-    schema `plainsql` belongs to the customer, or if something of the
-    original's roles is in a catalog of another kind.
+    schema `plainsql` belongs to the customer, or if something of the original's roles is in a catalog of another kind.
     """
     pairs = {original.owner_role: names.owner_role, original.reader_role: names.reader_role}
     old_backup_role = backup_role_of(original.owner_role)
@@ -74,8 +73,7 @@ async def hand_over(
         for old, new in pairs.items():
             await run(copy, list(_replacing(roles, (old, oids[old]), (new, oids[new]))))
         await _renew_records(copy, names, record_secret)
-        comment = sql.SQL("COMMENT ON DATABASE {} IS {}")
-        await copy.execute(comment.format(sql.Identifier(names.database), sql.Literal(edition)))
+        await copy.execute(comment(names.database, edition))
 
 
 async def _check_covered(copy: AsyncConnection, roles: list[str], columns: _Columns) -> None:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict
 
-from plainsql_server.core.errors import InternalError, RequestError, described
+from plainsql_server.core.errors import EngineError, InternalError, RequestError, described
 from plainsql_server.engine.admin import hardening, tenants_group
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE, REWIND_ROLE, TEMPLATE
 from plainsql_server.engine.admin.hardening import functions_like, harden, pins
@@ -42,17 +42,20 @@ _TEMPLATE_LOCK = 7_040_320_155_210_118_712
 # An advisory lock taken in a tenant's database.
 _BACKUP_ROLE_LOCK = 7_040_320_155_210_118_714
 # Administrative work on one database takes a second at most. A caller that waits longer should fail and retry later.
-_LOCK_TIMEOUT_MS = 20_000
+LOCK_TIMEOUT_MS = 20_000
 _REFUSED_IN_CONNINFO = ("user", "dbname", "password", "sslpassword")
 
 # The version of privileges and service functions that a new database gets.
 _EDITION = f"{hardening.EDITION} {records.EDITION}"
+# The COMMENT of a branch that still has what is its parent's (`branching.py`). No one may complete it.
+HALF_COPY = "half a copy"
 # The version of what a new database is copied with. It is stored as the template's COMMENT.
 _TEMPLATE_EDITION = f"{hardening.EDITION} {records.SCHEMA_EDITION}"
 
 _OLDER = """
     SELECT datname FROM pg_database
-    WHERE datname ~ '^d_[0-9a-f]{24}$' AND datallowconn AND shobj_description(oid, 'pg_database') IS DISTINCT FROM %s
+    WHERE datname ~ '^d_[0-9a-f]{24}$' AND datallowconn
+      AND coalesce(shobj_description(oid, 'pg_database'), '') <> ALL(%s)
     ORDER BY datname
 """
 # The service's schema belongs to a superuser. A superuser must never call a tenant's function.
@@ -68,6 +71,12 @@ _GRANTED_IN = """
     SELECT DISTINCT d.datname
     FROM pg_shdepend s JOIN pg_roles r ON r.oid = s.refobjid JOIN pg_database d ON d.oid = s.dbid
     WHERE s.refclassid = 'pg_authid'::regclass AND r.rolname = %s
+"""
+# A copy that is not marked yet is as CREATE DATABASE made it. The transaction that marks it revokes from PUBLIC. So a
+# database that was ever a tenant's has privileges of its own, even if it is closed and has no comment.
+_IS_HALF_COPY = """
+    SELECT FROM pg_database WHERE datname = %s AND (shobj_description(oid, 'pg_database') = %s
+      OR NOT datallowconn AND datacl IS NULL AND shobj_description(oid, 'pg_database') IS NULL)
 """
 
 
@@ -144,7 +153,7 @@ async def prepare_cell(conninfo: str, admin_role: str) -> None:
         await cell.execute(_allow_connections(TEMPLATE, True))
         async with admin_connection(conninfo, admin_role, TEMPLATE) as template:
             await _complete(template)
-            await template.execute(_comment(TEMPLATE, _TEMPLATE_EDITION))
+            await template.execute(comment(TEMPLATE, _TEMPLATE_EDITION))
         # CREATE DATABASE can copy a template only while no one is connected to it.
         await cell.execute(_allow_connections(TEMPLATE, False))
 
@@ -173,7 +182,7 @@ async def create_database(
             if not is_complete:
                 await _complete(database)
             access = records.access_for((names.owner_role, names.reader_role), record_secret)
-            await run(database, [*_grants(names, large_objects), *access, _comment(names.database, _EDITION)])
+            await run(database, [*_grants(names, large_objects), *access, comment(names.database, _EDITION)])
 
 
 async def _create_parts(cell: AsyncConnection, names: EngineNames) -> bool:
@@ -217,7 +226,7 @@ async def _complete(database: AsyncConnection) -> None:
 
 async def of_older_editions(cell: AsyncConnection) -> list[str]:
     """Tenants' databases whose privileges or service functions differ from those of new databases."""
-    return [name for (name,) in await (await cell.execute(_OLDER, (_EDITION,))).fetchall()]
+    return [name for (name,) in await (await cell.execute(_OLDER, ([_EDITION, HALF_COPY],))).fetchall()]
 
 
 async def renew_rights(conninfo: str, admin_role: str) -> None:
@@ -227,12 +236,29 @@ async def renew_rights(conninfo: str, admin_role: str) -> None:
     """
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         for name in await of_older_editions(cell):
-            async with admin_connection(conninfo, admin_role, name) as database:
-                if await _exists(database, _SCHEMA_OF_OTHERS, "plainsql"):
-                    raise InternalError(f"the schema plainsql of {name} belongs to its customer")
-                await harden(database)
-                await records.renew(database)
-            await run(cell, [*pins("DATABASE", name), _comment(name, _EDITION)])
+            async with _locked(cell, name):
+                # It may have been dropped or completed before.
+                if name in await of_older_editions(cell):
+                    await _renew(conninfo, admin_role, cell, name)
+
+
+async def _renew(conninfo: str, admin_role: str, cell: AsyncConnection, name: str) -> None:
+    async with admin_connection(conninfo, admin_role, name) as database:
+        if await _exists(database, _SCHEMA_OF_OTHERS, "plainsql"):
+            raise InternalError(f"the schema plainsql of {name} belongs to its customer")
+        await harden(database)
+        await records.renew(database)
+    await run(cell, [*pins("DATABASE", name), comment(name, _EDITION)])
+
+
+@asynccontextmanager
+async def _locked(cell: AsyncConnection, database: str) -> AsyncIterator[None]:
+    """Holds a database's lock during the block: a connection that keeps all of them fills the cell's lock table."""
+    await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (database,))
+    try:
+        yield
+    finally:
+        await cell.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", (database,))
 
 
 async def create_backup_role(database: AsyncConnection, owner_role: str) -> None:
@@ -251,7 +277,8 @@ async def create_backup_role(database: AsyncConnection, owner_role: str) -> None
             )
 
 
-def _comment(database: str, edition: str) -> sql.Composed:
+def comment(database: str, edition: str) -> sql.Composed:
+    """The statement that stores a database's version of privileges and functions, or `HALF_COPY`."""
     return sql.SQL("COMMENT ON DATABASE {} IS {}").format(sql.Identifier(database), sql.Literal(edition))
 
 
@@ -274,11 +301,24 @@ async def drop_database(conninfo: str, admin_role: str, names: EngineNames, is_d
 async def _forget_grants(conninfo: str, admin_role: str, cell: AsyncConnection, role: str) -> None:
     """Revokes what other tenants granted to a role in their databases: a role with privileges cannot be dropped.
 
-    The role can own nothing there, and revoking runs no code of those tenants.
+    The role can own nothing there, and revoking runs no code of those tenants. In what a branch left half copied, it
+    may own everything, so that is dropped.
     """
     for (database,) in await (await cell.execute(_GRANTED_IN, (role,))).fetchall():
+        if (await cell.execute(_IS_HALF_COPY, (database, HALF_COPY))).rowcount:
+            await _drop_half_copy(cell, database)
+            continue
         async with admin_connection(conninfo, admin_role, database) as there:
             await there.execute(_fill("DROP OWNED BY {} RESTRICT", role))
+
+
+async def _drop_half_copy(cell: AsyncConnection, database: str) -> None:
+    """Drops what is left of a branch whose creation died. Raises EngineError if it is still being made."""
+    if not await try_lock(cell, database):
+        raise EngineError("database_busy", "A copy of the database is being made.", retryable=True)
+    # It may have been completed before it was locked.
+    if (await cell.execute(_IS_HALF_COPY, (database, HALF_COPY))).rowcount:
+        await cell.execute(_fill("DROP DATABASE {} WITH (FORCE)", database))
 
 
 async def sizes_bytes(conninfo: str, admin_role: str, databases: list[str]) -> dict[str, int | None]:
@@ -291,6 +331,12 @@ async def sizes_bytes(conninfo: str, admin_role: str, databases: list[str]) -> d
 async def lock_database(cell: AsyncConnection, names: EngineNames) -> None:
     """Takes the lock for administrative work on a tenant's database. It lasts as long as the connection."""
     await cell.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", (names.database,))
+
+
+async def try_lock(cell: AsyncConnection, name: str) -> bool:
+    """Takes the lock of a database, or of anything else with a name, if it is free. Returns whether it did."""
+    row = await (await cell.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (name,))).fetchone()
+    return row is not None and bool(row[0])
 
 
 @asynccontextmanager
@@ -311,7 +357,7 @@ async def admin_connection(
             application_name=program,
         )
         async with connection:
-            await connection.execute(f"SET search_path = pg_catalog, pg_temp; SET lock_timeout = {_LOCK_TIMEOUT_MS}")
+            await connection.execute(f"SET search_path = pg_catalog, pg_temp; SET lock_timeout = {LOCK_TIMEOUT_MS}")
             yield connection
     except psycopg.OperationalError as error:
         raise engine_unavailable(f"provisioning in {database}: {described(error)}") from error

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from plainsql_server.control_plane import databases
+from plainsql_server.control_plane import branches, databases
 from plainsql_server.control_plane.branches import NewBranch, check_expiry
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
@@ -117,7 +117,11 @@ class DatabaseRoutes:
         by = administrator(request, principal)
         body = decoded_body(request, _new_database_body)
         branch = await self._branch(body, principal)
-        created = await databases.create(self._directory, principal.organization_id, body.name, by, branch)
+        owner_id = principal.organization_id
+        if branch is None:
+            created = await databases.create(self._directory, owner_id, body.name, by)
+        else:
+            created = await branches.create(self._directory, owner_id, body.name, branch, by)
         return await self._answer(request, 201, created)
 
     async def _branch(self, body: NewDatabaseBody, principal: Principal) -> NewBranch | None:
@@ -189,7 +193,7 @@ class DatabaseRoutes:
         return Database(
             id=database.id,
             name=database.name,
-            state=database.state,
+            state=DatabaseState.CREATING if database.is_being_branched else database.state,
             default=database.is_default,
             created_at=database.created_at,
             size_bytes=size_bytes,

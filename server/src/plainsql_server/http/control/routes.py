@@ -131,6 +131,7 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
         answers={201: DatabaseAnswer},
         errors=("invalid_name", "name_taken", "database_limit", "database_not_found", "organization_not_found",
                 "no_active_cell", "creation_unavailable", "invalid_expiry", "wrong_state", "database_busy",
+                "branch_too_large",
                 *_CELL_ERRORS),
     )  # fmt: skip
     listed = Contract(options=PageOptions, answers={200: DatabasesAnswer}, errors=())

@@ -44,7 +44,10 @@ CODES: dict[str, Code] = {
     "database_suspended": Code(AccessError, "The operator suspended the database."),
     "database_not_ready": Code(EngineError, "The database is being created, or its creation failed."),
     "database_limit": Code(LimitError, "The organization has reached its tier's database limit."),
-    "database_busy": Code(EngineError, "The database to copy had long statements or a backup running. Try again."),
+    "database_busy": Code(
+        EngineError, "The database can't be copied now: long statements, a backup, or another branch. Try again."
+    ),
+    "branch_too_large": Code(LimitError, "The database, or all your branches, are too large for another branch."),
     "no_active_cell": Code(EngineError, "No cell accepts new databases."),
     "creation_unavailable": Code(EngineError, "This server can't create databases right now."),
     "wrong_state": Code(ConflictError, "The database's state does not allow this, or changed in the meantime."),

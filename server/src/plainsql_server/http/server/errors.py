@@ -36,6 +36,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "database_suspended": 403,
     # Waiting doesn't help with these, unlike with other limits.
     "database_limit": 403,
+    "branch_too_large": 403,
     "key_limit": 403,
     "session_limit": 403,
     "method_not_allowed": 405,
