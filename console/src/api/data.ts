@@ -1,6 +1,6 @@
 /** Calls of the data plane: statements, transactions and tables, by the npm client, whose writes happen exactly once. */
 
-import { type Client, connect, type Notice, PlainSQLError, type Result } from "plainsql";
+import { type Client, connect, type Notice, type Outcome, PlainSQLError, type Result } from "plainsql";
 import type { components } from "./generated/data.ts";
 import { request } from "./requests.ts";
 import { current, end } from "./session.ts";
@@ -10,7 +10,7 @@ export type Table = Models["TableEntry"];
 export type Capabilities = Models["CapabilitiesAnswer"];
 export type Probe = Models["ProbeAnswer"];
 export type Bench = Models["BenchAnswer"];
-export type { Notice };
+export type { Notice, Outcome };
 
 export type Value = unknown;
 export type Row = Value[];
@@ -41,6 +41,7 @@ export interface RunOptions {
   maxRows: number;
   signal?: AbortSignal;
   readOnly?: boolean;
+  idempotencyKey?: string;
 }
 
 export interface TransactionStatement extends Statement {
@@ -57,6 +58,13 @@ const client = (): Client => {
   }
   return kept.client;
 };
+
+/** By it, the service knows a write, and is asked what became of it. */
+export const newKey = (): string => crypto.getRandomValues(new Uint32Array(4)).join("-");
+
+/** What became of the write with a key. */
+export const outcomeOf = (key: string, database: string): Promise<Outcome | "in_progress"> =>
+  watched((db) => db.outcome(key, { database: database || undefined }));
 
 /** Ends the session if the service refuses it. */
 const watched = async <T>(work: (db: Client) => Promise<T>): Promise<T> => {

@@ -1,6 +1,6 @@
 /** Requests to both planes, as JSON. Every failure is a PlainSQLError. A refused token ends the session. */
 
-import { PlainSQLError } from "plainsql";
+import { type Outcome, PlainSQLError } from "plainsql";
 import { current, end } from "./session.ts";
 
 export interface Wanted {
@@ -22,6 +22,8 @@ interface ErrorBody {
     position?: number;
     statement_index?: number;
     retry_after_ms?: number;
+    outcome?: Outcome;
+    retryable?: boolean;
   };
   request_id?: string;
 }
@@ -56,7 +58,7 @@ export const request = async <T>(url: string, wanted: Wanted = {}): Promise<T> =
   throw failure(response.status, answer);
 };
 
-const failure = (status: number, { error, request_id: requestId }: ErrorBody): PlainSQLError =>
+export const failure = (status: number, { error, request_id: requestId }: ErrorBody): PlainSQLError =>
   new PlainSQLError({
     code: error?.code ?? "no_json",
     message: error?.message ?? `The response has status ${status} and no JSON.`,
@@ -66,6 +68,9 @@ const failure = (status: number, { error, request_id: requestId }: ErrorBody): P
     position: error?.position,
     statementIndex: error?.statement_index,
     retryAfterMs: error?.retry_after_ms,
+    retryable: error?.retryable ?? false,
+    // Only the service knows.
+    outcome: error ? error.outcome : "unknown",
     status,
     requestId,
   });

@@ -16,7 +16,7 @@ import { History } from "./history.ts";
 import { Parameters } from "./Parameters.tsx";
 import { valuesOf } from "./parameters.ts";
 import { type Language, programFor } from "./programs.ts";
-import { type Mode, type Run, runs, type Shown, start, type Wanted } from "./running.ts";
+import { isRunning, type Mode, type Run, runs, type Shown, start, type Wanted } from "./running.ts";
 import { SqlField } from "./SqlField.tsx";
 import { completionsOf } from "./schema.ts";
 import { linkTo, takeShared } from "./share.ts";
@@ -56,8 +56,14 @@ const DONE: Record<Mode, string> = {
   explain: "explained",
 };
 
+const STILL_RUNNING = "Still running. Cancel it first.";
+
 const historyOutcome = (run: Run): string =>
-  run.wasCancelled ? "cancelled" : run.failed ? (run.failed.error?.code ?? "failed") : DONE[run.mode];
+  run.wasCancelled
+    ? `cancelled${run.outcome ? `: ${run.outcome}` : ""}`
+    : run.failed
+      ? (run.failed.error?.code ?? "failed")
+      : DONE[run.mode];
 
 export const QueryPage = () => {
   const drafts = useDrafts();
@@ -70,7 +76,7 @@ export const QueryPage = () => {
   const editor = useRef<SqlEditor>(null);
   const draft = drafts.open.find(({ id }) => id === drafts.active.get()) ?? drafts.open[0];
   const run = draft && all[draft.id];
-  const isRunning = run !== undefined && run.endedAt === null;
+  const isActive = run !== undefined && run.endedAt === null;
 
   useEffect(() => void loadTablesOnce(name), [name]);
   const completions = useMemo(
@@ -88,6 +94,7 @@ export const QueryPage = () => {
   if (!draft) return null;
 
   const begin = (mode: Mode, found: Found[]) => {
+    if (isRunning(draft.id)) return toast(STILL_RUNNING);
     if (found.length === 0) return toast("There is no statement here.");
     let statements: Wanted["statements"];
     try {
@@ -100,7 +107,9 @@ export const QueryPage = () => {
       const rows = done.results.reduce((sum, { rows: { count } }) => sum + count, 0);
       const sql = found.map((each) => each.sql).join(";\n");
       const ms = (done.endedAt ?? 0) - done.startedAt;
-      history.add({ at: Date.now(), sql, database: name, outcome: historyOutcome(done), rows, ms });
+      const effect = done.failed ? done.failed.error?.outcome : (done.outcome ?? undefined);
+      const key = effect === "unknown" ? (done.failed?.error?.idempotencyKey ?? done.idempotencyKey) : undefined;
+      history.add({ at: Date.now(), sql, database: name, outcome: historyOutcome(done), effect, key, rows, ms });
       if (/\b(create|alter|drop)\b/i.test(sql)) void loadTablesOnce(name, true);
     });
   };
@@ -140,7 +149,9 @@ export const QueryPage = () => {
     if (!found) return;
     const from = draft.sql.indexOf(sql);
     const moved = { ...found, from: Math.max(0, from) };
-    start({ draft: draft.id, mode: "stream", database: name, statements: [{ found: moved, params }] }, () => undefined);
+    // Only to read it again: what writes has taken effect already, and must not do so twice.
+    const statements = [{ found: moved, params }];
+    start({ draft: draft.id, mode: "stream", database: name, statements, isRead: true }, () => undefined);
   };
   const program = (language: Language) => {
     const [found] = wanted();
@@ -161,7 +172,7 @@ export const QueryPage = () => {
       <div className="query-main">
         <Tabs drafts={drafts} />
         <div className="bar">
-          {isRunning ? (
+          {isActive ? (
             <Button kind="danger" onClick={run.abort}>
               Cancel
             </Button>
@@ -189,7 +200,7 @@ export const QueryPage = () => {
               { label: "Copy as JavaScript", act: () => program("JavaScript") },
             ]}
           />
-          {isRunning && <Clock from={run.startedAt} />}
+          {isActive && <Clock from={run.startedAt} />}
           <span className="spring" />
           <Button aria-pressed={isHistoryOpen} onClick={() => setHistoryOpen(!isHistoryOpen)}>
             History

@@ -218,6 +218,13 @@ export class SqlEditor {
     return EditorState.create({
       doc: text,
       extensions: [
+        // A key that is held must not run a statement again and again.
+        Prec.highest(
+          EditorView.domEventHandlers({
+            keydown: (event) =>
+              event.repeat && event.key === "Enter" && (event.ctrlKey || event.metaKey || event.altKey),
+          }),
+        ),
         Prec.highest(
           keymap.of([
             { key: "Mod-Enter", run: act(run) },

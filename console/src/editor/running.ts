@@ -1,7 +1,18 @@
 /** Runs what is wanted and keeps the results for the page to show. */
 
 import { PlainSQLError } from "plainsql";
-import { type Answer, type Notice, rehearse, run, runTransaction, type Statement } from "../api/data.ts";
+import {
+  type Answer,
+  type Notice,
+  newKey,
+  type Outcome,
+  outcomeOf,
+  type RunOptions,
+  rehearse,
+  run,
+  runTransaction,
+  type Statement,
+} from "../api/data.ts";
 import { textOf, wasAborted } from "../api/requests.ts";
 import { store } from "../api/store.ts";
 import { type Rows, rowsInMemory } from "../results/rows.ts";
@@ -47,6 +58,12 @@ export interface Run {
   results: Shown[];
   failed: Failed | null;
   wasCancelled: boolean;
+  /** Whether it was cancelled, and the service is asked what became of it. */
+  isEnding: boolean;
+  /** What became of a run that was cancelled; null if it could not change anything. */
+  outcome: Outcome | null;
+  /** The key of the write, by which the service knows it. */
+  idempotencyKey: string | undefined;
   attempts: number;
   abort: () => void;
 }
@@ -87,13 +104,19 @@ export interface Wanted {
   mode: Mode;
   database: string;
   statements: { found: Found; params: unknown[] }[];
+  /** Whether the service must refuse to change anything. */
+  isRead?: boolean;
 }
+
+export const isRunning = (draft: string): boolean => runs.get()[draft]?.endedAt === null;
 
 /** Called when a run has ended, for the history. */
 export type Ended = (run: Run, wanted: Wanted) => void;
 
-export const start = async (wanted: Wanted, ended: Ended): Promise<Run> => {
+/** Runs it, unless the tab's last run has not ended: the same write must not be sent twice by a key that is held. */
+export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefined> => {
   const { draft, mode } = wanted;
+  if (isRunning(draft)) return undefined;
   forgetRun(draft);
   runCount += 1;
   const id = runCount;
@@ -106,38 +129,100 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run> => {
     results: [],
     failed: null,
     wasCancelled: false,
+    isEnding: false,
+    outcome: null,
+    idempotencyKey: undefined,
     attempts: 1,
     abort: () => controller.abort(),
   };
+  const sent: Sent = {};
   runs.update((all) => ({ ...all, [draft]: begun }));
   const finish = (next: Partial<Run>): Run => {
-    const done = { ...begun, ...next, endedAt: performance.now() };
+    const done = { ...begun, idempotencyKey: sent.key, ...next, endedAt: performance.now() };
     change(draft, id, done);
     ended(done, wanted);
     return done;
   };
   try {
     if (mode === "stream") return await startStream(wanted, id, controller.signal, finish);
-    return finish(await runAll(wanted, id, controller.signal));
+    return finish(await runAll(wanted, id, controller.signal, sent));
   } catch (error) {
-    if (wasAborted(error)) return finish({ wasCancelled: true });
+    if (wasAborted(error)) {
+      change(draft, id, { isEnding: true });
+      return finish({ wasCancelled: true, outcome: await becameOf(sent, wanted.database) });
+    }
     return finish({ failed: failureOf(error, wanted) });
   }
+};
+
+/** What was sent that may change something: the key of a write, or that it had none. */
+interface Sent {
+  key?: string;
+  isUnknown?: boolean;
+}
+
+const ASK_LIMIT_MS = 10_000;
+const ASK_AGAIN_MS = 200;
+
+/** What became of a run that was cancelled before its response. */
+const becameOf = async ({ key, isUnknown }: Sent, database: string): Promise<Outcome | null> => {
+  if (!key) return isUnknown ? "unknown" : null;
+  const endMs = performance.now() + ASK_LIMIT_MS;
+  try {
+    while (performance.now() < endMs) {
+      const outcome = await outcomeOf(key, database);
+      if (outcome !== "in_progress") return outcome;
+      await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));
+    }
+  } catch {
+    // Without an answer, it stays unknown.
+  }
+  return "unknown";
+};
+
+const hasCode = (error: unknown, code: string): boolean => error instanceof PlainSQLError && error.code === code;
+
+const READS = new Set(["select", "values", "table", "with", "show", "explain", "("]);
+
+/** Read-only first if it looks like a read, else with a key, by which it takes effect once. */
+const runOne = async (statement: Statement, command: string, options: RunOptions, sent: Sent): Promise<Answer> => {
+  if (READS.has(command)) {
+    try {
+      return await run(statement, { ...options, readOnly: true });
+    } catch (error) {
+      if (!hasCode(error, "read_only_sql_transaction")) throw error;
+    }
+  }
+  sent.key = newKey();
+  try {
+    return await run(statement, { ...options, idempotencyKey: sent.key });
+  } catch (error) {
+    if (!hasCode(error, "active_sql_transaction")) throw error;
+  }
+  // VACUUM and the like can't run in a transaction, and a key needs one. Nothing was executed.
+  delete sent.key;
+  sent.isUnknown = true;
+  return run(statement, options);
 };
 
 const runAll = async (
   { mode, database, statements }: Wanted,
   id: number,
   signal: AbortSignal,
+  sent: Sent,
 ): Promise<Partial<Run>> => {
   const options = { database, maxRows: MAX_ROWS, signal };
   const list = statements.map(({ found, params }) => ({ sql: found.sql, params }));
   const [only] = list;
-  if (mode === "statement" && only) return { results: [shownOf(await run(only, options), only, `${id}.0`)] };
+  if (mode === "statement" && only) {
+    const answer = await runOne(only, statements[0]?.found.command ?? "", options, sent);
+    return { results: [shownOf(answer, only, `${id}.0`)] };
+  }
   const show = (answers: Answer[]) => answers.map((each, i) => shownOf(each, list[i] as Statement, `${id}.${i}`));
   if (mode === "explain") return { results: show(await rehearse(list.map(explaining), options)) };
   if (mode === "rehearsal") return { results: show(await rehearse(list, options)) };
-  const { answers, attempts } = await runTransaction(list, options);
+  sent.key = newKey();
+  const { answers, attempts } = await runTransaction(list, { ...options, idempotencyKey: sent.key });
   return { results: show(answers), attempts };
 };
 
@@ -147,14 +232,14 @@ const EXPLAIN = "explain (analyze, buffers, format json) ";
 const explaining = ({ sql, params }: Statement): Statement => ({ sql: EXPLAIN + sql, params });
 
 const startStream = (
-  { draft, database, statements }: Wanted,
+  { draft, database, statements, isRead = false }: Wanted,
   id: number,
   signal: AbortSignal,
   finish: (next: Partial<Run>) => Run,
 ): Promise<Run> =>
   new Promise((resolve, reject) => {
     const [{ found, params }] = statements as [Wanted["statements"][number]];
-    const rows = new StreamedRows({ sql: found.sql, params }, database);
+    const rows = new StreamedRows({ sql: found.sql, params }, database, isRead);
     signal.addEventListener("abort", () => rows.cancel());
     const shown = (): Shown => ({
       key: `${id}.0`,
@@ -188,13 +273,18 @@ const startStream = (
               failed: failureOf(state.error, { draft, mode: "stream", database, statements }),
             }),
           );
-      } else if (rows.columns.length === 0 && state.kind === "stopped") resolve(finish({ wasCancelled: true }));
-      else resolve(finish({ results: [shown()], wasCancelled: state.kind === "stopped" && state.why === "cancelled" }));
+      } else {
+        const results = rows.columns.length ? [shown()] : [];
+        if (state.kind !== "stopped") resolve(finish({ results }));
+        else resolve(finish({ results, wasCancelled: state.why === "cancelled", outcome: state.outcome ?? null }));
+      }
     });
   });
 
 const failureOf = (error: unknown, { mode, statements }: Wanted): Failed => {
   if (!(error instanceof PlainSQLError)) return { message: textOf(error), sql: "" };
+  // What is rehearsed is never committed.
+  if ((mode === "rehearsal" || mode === "explain") && error.outcome === "unknown") error.outcome = "rolled_back";
   const at = error.statementIndex ?? 0;
   const statement = statements[at]?.found;
   return {

@@ -1,7 +1,7 @@
 /** The results of a run: their state, the grid, and what can be done with them. */
 
 import { lazy, Suspense, useEffect, useReducer, useState } from "react";
-import type { Notice } from "../api/data.ts";
+import type { Notice, Outcome } from "../api/data.ts";
 import { bytes, count, duration } from "../app/figures.ts";
 import { Button, Menu } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
@@ -52,7 +52,7 @@ export const Results = ({ run, streamAll }: Props) => {
         <p className="note">Rehearsed: everything was rolled back, and nothing has changed.</p>
       )}
       {result && <Result key={result.key} run={run} result={result} streamAll={streamAll} />}
-      {!result && !run.failed && <State run={run} />}
+      {!run.failed && (!result || run.wasCancelled) && <State run={run} />}
     </section>
   );
 };
@@ -68,9 +68,23 @@ const Nothing = () => (
 
 const State = ({ run }: { run: Run }) => (
   <p className="state" role="status">
-    {run.endedAt === null ? "Running…" : run.wasCancelled ? "Cancelled. The service has ended the statement." : "Done."}
+    {stateOf(run)}
+    {run.wasCancelled && run.outcome === "unknown" && run.idempotencyKey && <small> Key {run.idempotencyKey}</small>}
   </p>
 );
+
+const CANCELLED: Record<Outcome, string> = {
+  committed: "Cancelled too late: the service had committed it. It took effect.",
+  rolled_back: "Cancelled. It was rolled back: nothing has changed.",
+  not_executed: "Cancelled. The service has no record that it took effect.",
+  unknown: "Cancelled. Whether it took effect is unknown: look at the data before you run it again.",
+};
+
+const stateOf = ({ endedAt, isEnding, wasCancelled, outcome }: Run): string => {
+  if (endedAt === null) return isEnding ? "Cancelling: asking what became of it…" : "Running…";
+  if (!wasCancelled) return "Done.";
+  return outcome ? CANCELLED[outcome] : "Cancelled. It only read, so nothing has changed.";
+};
 
 export const Failure = ({ failed: { message, error, sql } }: { failed: Failed }) => (
   <div className="failure" role="alert">
@@ -147,7 +161,7 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
       {result.truncated && (
         <p className="note" role="status">
           {count(rows.count, "row")} shown, and there are more.{" "}
-          {isRead(result.command) ? (
+          {isRead(result.command) && run.mode !== "rehearsal" ? (
             <Button kind="link" onClick={() => streamAll(result)}>
               Stream all
             </Button>

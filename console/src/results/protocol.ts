@@ -9,7 +9,7 @@ export const CHUNK_ROWS = 500;
 export interface StreamRequest {
   url: string;
   token: string;
-  body: { sql: string; params: unknown[]; database?: string };
+  body: { sql: string; params: unknown[]; database?: string; read_only: boolean };
   /** The stream is stopped when it has more. */
   maxBytes: number;
 }
@@ -32,5 +32,5 @@ export type FromWorker =
   | { kind: "progress"; rows: number; bytes: number }
   | { kind: "rows"; chunk: number; rows: Row[] }
   | { kind: "done"; end: StreamEnd }
-  | { kind: "stopped"; why: "cancelled" | "memory" }
+  | { kind: "stopped"; why: "cancelled" | "memory"; outcome?: ErrorFields["outcome"] }
   | { kind: "failed"; error: ErrorFields };

@@ -15,7 +15,7 @@ export type StreamState =
   | { kind: "waiting" }
   | { kind: "running" }
   | { kind: "done"; end: StreamEnd }
-  | { kind: "stopped"; why: "cancelled" | "memory" }
+  | { kind: "stopped"; why: "cancelled" | "memory"; outcome?: ErrorFields["outcome"] }
   | { kind: "failed"; error: PlainSQLError };
 
 export class StreamedRows implements Rows {
@@ -32,13 +32,13 @@ export class StreamedRows implements Rows {
   readonly #chunks = new Map<number, Row[]>();
   readonly #asked = new Map<number, ((rows: Row[]) => void)[]>();
 
-  constructor({ sql, params }: Statement, database: string) {
+  constructor({ sql, params }: Statement, database: string, isRead: boolean) {
     const { dataUrl, token } = current();
     this.#token = token;
     this.#worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module" });
     this.#worker.addEventListener("message", ({ data }: MessageEvent<FromWorker>) => this.#hear(data));
     this.#worker.addEventListener("error", () => this.#fail({ code: "network_error", message: "The worker failed." }));
-    const body = { sql, params, ...(database && { database }) };
+    const body = { sql, params, ...(database && { database }), read_only: isRead };
     this.#say({ kind: "start", request: { url: dataUrl, token, body, maxBytes: MAX_BYTES } });
   }
 
@@ -111,7 +111,7 @@ export class StreamedRows implements Rows {
       this.bytes = message.bytes;
     } else if (message.kind === "rows") this.#keep(message.chunk, message.rows);
     else if (message.kind === "done") this.state = { kind: "done", end: message.end };
-    else if (message.kind === "stopped") this.state = { kind: "stopped", why: message.why };
+    else if (message.kind === "stopped") this.state = message;
     else this.#setFailed(message.error);
     this.#tell();
   }

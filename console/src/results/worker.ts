@@ -3,6 +3,7 @@
  * however many there are.
  */
 
+import type { ErrorFields } from "plainsql";
 import type { Row } from "../api/data.ts";
 import { Lines } from "./lines.ts";
 import { CHUNK_ROWS, type FromWorker, type StreamRequest, type ToWorker } from "./protocol.ts";
@@ -36,7 +37,11 @@ const sendChunk = (chunk: number) => {
   say({ kind: "rows", chunk, rows });
 };
 
+/** What has become of the statement if the rest of the stream does not come. */
+let outcome: ErrorFields["outcome"] = "unknown";
+
 const receive = async ({ url, token, body, maxBytes }: StreamRequest): Promise<void> => {
+  if (body.read_only) outcome = undefined;
   const response = await fetch(`${url}/v1/query`, {
     method: "POST",
     headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json", Accept: "application/x-ndjson" },
@@ -47,7 +52,7 @@ const receive = async ({ url, token, body, maxBytes }: StreamRequest): Promise<v
   });
   const isStream = response.headers.get("content-type")?.includes("ndjson");
   if (!isStream || !response.body) {
-    const answer = (await response.json()) as { error?: ErrorLine; request_id?: string };
+    const answer = (await response.json().catch(() => ({}))) as { error?: ErrorLine; request_id?: string };
     return sayError(answer.error, response.status, answer.request_id);
   }
   const reader = response.body.getReader();
@@ -60,7 +65,7 @@ const receive = async ({ url, token, body, maxBytes }: StreamRequest): Promise<v
     if (lines.bytes > maxBytes) {
       controller.abort();
       progress();
-      return say({ kind: "stopped", why: "memory" });
+      return say({ kind: "stopped", why: "memory", outcome });
     }
     // The first rows at once.
     if (performance.now() - shownMs > PROGRESS_MS) {
@@ -84,6 +89,8 @@ const takeColumns = async (reader: ReadableStreamDefaultReader<Uint8Array>): Pro
     if (end < 0) continue;
     const first = JSON.parse(new TextDecoder().decode(head.subarray(0, end)));
     const { columns, types, request_id: requestId, buffered = false } = first;
+    // A write is committed before its rows are sent; what is not buffered is only read.
+    outcome = buffered ? "committed" : undefined;
     say({ kind: "columns", columns, types, requestId, isBuffered: buffered });
     if (end + 1 < head.length) lines.add(head.slice(end + 1));
     return;
@@ -106,7 +113,8 @@ const finish = () => {
   progress();
   for (const chunk of waiting) sendChunk(chunk);
   waiting.clear();
-  if (!end) return sayError({ code: "stream_broken", message: "The stream ended early: rows are missing." }, 0);
+  if (!end)
+    return sayError({ code: "stream_broken", message: "The stream ended early: rows are missing.", outcome }, 0);
   if (!end.success) return sayError(end.error ?? end, 0, end.request_id);
   const { row_count: rowCount, affected_rows: affectedRows, command, notices = [], timings } = end;
   say({ kind: "done", end: { rowCount, affectedRows, command, notices, execUs: timings.exec_us } });
@@ -114,12 +122,13 @@ const finish = () => {
 
 const sayFailure = (cause: unknown) => {
   progress();
-  if (controller.signal.aborted) return say({ kind: "stopped", why: "cancelled" });
-  sayError({ code: "network_error", message: `The connection broke: ${(cause as Error).message}.` }, 0);
+  if (controller.signal.aborted) return say({ kind: "stopped", why: "cancelled", outcome });
+  sayError({ code: "network_error", message: `The connection broke: ${(cause as Error).message}.`, outcome }, 0);
 };
 
 const sayError = (error: ErrorLine | undefined, status: number, requestId?: string) => {
   const { statement_index: _, retry_after_ms: __, docs: ___, ...fields } = error ?? ({} as Partial<ErrorLine>);
-  const unknown = { code: "no_json", message: `The response has status ${status} and no JSON.` };
-  say({ kind: "failed", error: { ...unknown, ...fields, status, requestId } });
+  const unknown = error ? {} : { outcome };
+  const nothing = { code: "no_json", message: `The response has status ${status} and no JSON.` };
+  say({ kind: "failed", error: { ...nothing, ...unknown, ...fields, status, requestId } });
 };
