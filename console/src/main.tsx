@@ -1,6 +1,7 @@
 import { createRoot } from "react-dom/client";
 import { session } from "./api/session.ts";
 import { useStore } from "./api/store.ts";
+import { Boundary } from "./app/Boundary.tsx";
 import { Shell } from "./app/Shell.tsx";
 import { SignIn } from "./app/SignIn.tsx";
 import "./app/theme.ts";
@@ -14,10 +15,10 @@ session.follow(() => session.get() || forgetAllRuns());
 const Console = () => {
   const here = useStore(session);
   return (
-    <>
+    <Boundary what="The console">
       {here ? <Shell key={here.id} /> : <SignIn />}
       <Toasts />
-    </>
+    </Boundary>
   );
 };
 

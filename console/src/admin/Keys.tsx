@@ -104,7 +104,7 @@ export const KeysPage = () => {
       {asked?.what === "rotate" && <RotateDialog held={asked.key} close={close} show={show} />}
       {asked?.what === "revoke" && <RevokeDialog held={asked.key} close={close} again={again} />}
       {made && (
-        <Dialog title={`The key “${made.name}”`} close={() => setMade(null)}>
+        <Dialog isFirm title={`The key “${made.name}”`} close={() => setMade(null)}>
           <p>This is the only time that it is shown. Copy it now.</p>
           <div className="secret">
             <code>{made.secret}</code>
@@ -200,6 +200,7 @@ const RotateDialog = ({ held, close, show }: { held: Key; close: () => void; sho
             value={hours}
             onChange={(event) => setHours(event.target.value)}
             autoFocus
+            required
           />
         </Field>
         <Problem error={error} />

@@ -5,11 +5,13 @@ import { check, refresh, signOut } from "../api/control.ts";
 import { textOf } from "../api/requests.ts";
 import { current, end, may, session } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
+import { draftsOf } from "../editor/drafts.ts";
 import { QueryPage } from "../editor/QueryPage.tsx";
+import { Boundary } from "./Boundary.tsx";
 import { choose, database, databases, loadDatabases } from "./databases.ts";
 import { duration } from "./figures.ts";
 import { type Command, Palette } from "./Palette.tsx";
-import { Button, Menu } from "./parts.tsx";
+import { Button, type Item, Menu } from "./parts.tsx";
 import { go, place } from "./place.ts";
 import { setTheme, toggleTheme } from "./theme.ts";
 import { toast } from "./toast.tsx";
@@ -50,6 +52,15 @@ const PAGES: readonly Page[] = [
     content: page(() => import("../admin/Service.tsx"), "ServicePage"),
   },
 ];
+
+/** Its text is what may have broken the page; it can be opened again from the history. */
+const WITHOUT_TAB: Item = {
+  label: "Open without this tab",
+  act: () => {
+    const drafts = draftsOf(current().organization.id);
+    drafts.close(drafts.active.get());
+  },
+};
 
 const CHECK_MS = 60_000;
 // A session that is in use is extended in its second half.
@@ -126,9 +137,11 @@ export const Shell = () => {
         ))}
       </nav>
       <main id="content" className="content" tabIndex={-1}>
-        <Suspense fallback={<p className="state">Loading…</p>}>
-          <Content />
-        </Suspense>
+        <Boundary key={shown?.name} what="This page" other={Content === QueryPage ? WITHOUT_TAB : undefined}>
+          <Suspense fallback={<p className="state">Loading…</p>}>
+            <Content />
+          </Suspense>
+        </Boundary>
       </main>
       {isPaletteOpen && <Palette commands={commandsOf(pages, names)} close={() => setPaletteOpen(false)} />}
     </div>

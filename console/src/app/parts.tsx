@@ -106,8 +106,18 @@ export const Menu = ({ label, describes, items, kind }: MenuProps) => {
   );
 };
 
+interface DialogProps {
+  title: string;
+  close: () => void;
+  /** Whether only its own buttons close it, for what is shown but once. */
+  isFirm?: boolean;
+  children: ReactNode;
+}
+
 /** A dialog that holds the focus until it is closed. */
-export const Dialog = ({ title, close, children }: { title: string; close: () => void; children: ReactNode }) => {
+export const Dialog = ({ title, close, isFirm = false, children }: DialogProps) => {
+  // Who selects text in it and lets go outside does not want to close it.
+  const isPressedOutside = useRef(false);
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const before = document.activeElement as HTMLElement | null;
@@ -119,8 +129,13 @@ export const Dialog = ({ title, close, children }: { title: string; close: () =>
       ref={dialog}
       className="dialog"
       aria-label={title}
-      onClose={close}
-      onClick={(event) => event.target === dialog.current && close()}
+      onCancel={(event) => isFirm && event.preventDefault()}
+      // A second Escape closes it nevertheless.
+      onClose={() => (isFirm ? dialog.current?.showModal() : close())}
+      onPointerDown={(event) => {
+        isPressedOutside.current = event.target === dialog.current;
+      }}
+      onClick={(event) => !isFirm && isPressedOutside.current && event.target === dialog.current && close()}
     >
       <div className="dialog-inner">
         <h2>{title}</h2>

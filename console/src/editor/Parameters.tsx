@@ -1,6 +1,6 @@
 /** The values of $1, $2, … */
 
-import { NO_PARAMETER, type Parameter, type ParameterKind } from "./parameters.ts";
+import { COUNT_MAX, NO_PARAMETER, type Parameter, type ParameterKind } from "./parameters.ts";
 
 interface Props {
   count: number;
@@ -12,7 +12,7 @@ const KINDS: readonly ParameterKind[] = ["text", "number", "json", "null"];
 
 export const Parameters = ({ count, parameters, change }: Props) => {
   const set = (index: number, next: Partial<Parameter>) => {
-    const length = Math.max(count, parameters.length);
+    const length = Math.min(Math.max(count, parameters.length), COUNT_MAX);
     const all = Array.from({ length }, (_, i) => parameters[i] ?? NO_PARAMETER);
     all[index] = { ...(all[index] ?? NO_PARAMETER), ...next };
     change(all);
@@ -20,7 +20,7 @@ export const Parameters = ({ count, parameters, change }: Props) => {
   return (
     <fieldset className="parameters">
       <legend>Parameters</legend>
-      {Array.from({ length: count }, (_, i) => {
+      {Array.from({ length: Math.min(count, COUNT_MAX) }, (_, i) => {
         const { kind, text } = parameters[i] ?? NO_PARAMETER;
         return (
           // biome-ignore lint/suspicious/noArrayIndexKey: the number is what it is known by
@@ -47,6 +47,11 @@ export const Parameters = ({ count, parameters, change }: Props) => {
           </div>
         );
       })}
+      {count > COUNT_MAX && (
+        <p className="note">
+          The text has ${count}, and the console gives values for the first {COUNT_MAX} only.
+        </p>
+      )}
     </fieldset>
   );
 };

@@ -10,7 +10,7 @@ import { Button, Menu } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import { copyText, Results } from "../results/Results.tsx";
 import { RUN_KEY, type SqlEditor } from "./codemirror.ts";
-import { type Draft, Drafts } from "./drafts.ts";
+import { type Draft, type Drafts, draftsOf } from "./drafts.ts";
 import { HistoryPanel } from "./HistoryPanel.tsx";
 import { History } from "./history.ts";
 import { Parameters } from "./Parameters.tsx";
@@ -20,14 +20,14 @@ import { isRunning, type Mode, type Run, runs, type Shown, start, type Wanted } 
 import { SqlField } from "./SqlField.tsx";
 import { completionsOf } from "./schema.ts";
 import { linkTo, takeShared } from "./share.ts";
-import { type Found, statementAt, statementsOf } from "./statements.ts";
+import { type Found, paramCountOf, statementAt, statementsOf } from "./statements.ts";
 import { Tabs } from "./Tabs.tsx";
 
 const NO_COMPLETIONS = { schema: {}, functions: [] };
 
 const useDrafts = (): Drafts => {
   const organization = current().organization.id;
-  const drafts = useMemo(() => new Drafts(organization), [organization]);
+  const drafts = draftsOf(organization);
   useEffect(() => {
     const hear = (event: StorageEvent) => drafts.hear(event.key);
     const open = () => {
@@ -137,8 +137,8 @@ export const QueryPage = () => {
     begin("explain", found[0]?.command === "explain" ? [] : found);
   };
   const format = async () => {
-    const { formatted } = await import("./format.ts");
     try {
+      const { formatted } = await import("./format.ts");
       editor.current?.replace(formatted(draft.sql));
     } catch {
       toast("This SQL could not be formatted.", "danger");
@@ -165,7 +165,7 @@ export const QueryPage = () => {
     history.save(title, draft.sql);
     drafts.change(draft.id, { title });
   };
-  const paramCount = Math.max(0, ...statementsOf(draft.sql).map(({ params }) => params));
+  const paramCount = paramCountOf(statementsOf(draft.sql));
 
   return (
     <div className={isHistoryOpen ? "query with-panel" : "query"}>

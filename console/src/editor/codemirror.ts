@@ -17,7 +17,7 @@ import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirro
 import { PostgreSQL, type SQLNamespace, sql } from "@codemirror/lang-sql";
 import { bracketMatching, HighlightStyle, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { highlightSelectionMatches, search, searchKeymap, searchPanelOpen } from "@codemirror/search";
-import { Compartment, EditorState, Prec, StateEffect, StateField } from "@codemirror/state";
+import { Compartment, EditorState, Prec, RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
 import {
   Decoration,
   type DecorationSet,
@@ -29,6 +29,7 @@ import {
   placeholder,
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
+import { statementAt, statementsOf } from "./statements.ts";
 
 export interface EditorActions {
   change: (text: string) => void;
@@ -59,6 +60,7 @@ const theme = EditorView.theme({
   "&.cm-focused .cm-matchingBracket": { backgroundColor: "var(--selection)" },
   ".cm-placeholder": { color: "var(--faint)" },
   ".cm-failed": { textDecoration: "underline wavy var(--danger) 1.5px", textUnderlineOffset: "3px" },
+  ".cm-wanted": { boxShadow: "inset 2px 0 var(--accent)" },
   ".cm-tooltip": {
     backgroundColor: "var(--raised)",
     color: "var(--text)",
@@ -100,6 +102,30 @@ const failed = StateField.define<DecorationSet>({
     }
     return next;
   },
+  provide: (field) => EditorView.decorations.from(field),
+});
+
+// In a longer text, finding it would make typing slow.
+const MARKED_MAX = 100_000;
+
+/** Marks the lines of the statement that would run, if there are several. */
+const wanted = (state: EditorState): DecorationSet => {
+  if (state.doc.length > MARKED_MAX) return Decoration.none;
+  const text = state.doc.toString();
+  const found = statementAt(text, state.selection.main.head);
+  if (!found || statementsOf(text).length < 2) return Decoration.none;
+  const marks = new RangeSetBuilder<Decoration>();
+  for (let at = found.from; at <= found.to; ) {
+    const line = state.doc.lineAt(at);
+    marks.add(line.from, line.from, Decoration.line({ class: "cm-wanted" }));
+    at = line.to + 1;
+  }
+  return marks.finish();
+};
+
+const wantedField = StateField.define<DecorationSet>({
+  create: wanted,
+  update: (marks, { docChanged, selection, state }) => (docChanged || selection ? wanted(state) : marks),
   provide: (field) => EditorView.decorations.from(field),
 });
 
@@ -260,6 +286,7 @@ export class SqlEditor {
         syntaxHighlighting(colours),
         theme,
         failed,
+        wantedField,
         EditorView.updateListener.of((update) => {
           if (update.docChanged) this.#actions.change(update.state.doc.toString());
         }),

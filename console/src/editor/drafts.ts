@@ -18,6 +18,15 @@ export interface Draft {
 
 const CLOSED_MAX = 50;
 
+const known = new Map<string, Drafts>();
+
+/** The same for all who ask, so that what could not be stored is not lost with a page. */
+export const draftsOf = (organization: string): Drafts => {
+  const found = known.get(organization) ?? new Drafts(organization);
+  known.set(organization, found);
+  return found;
+};
+
 /** The drafts of one organization in this browser. */
 export class Drafts {
   readonly all = store<Draft[]>([]);

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { offsetOf, statementAt, statementsOf } from "./statements.ts";
+import { offsetOf, paramCountOf, statementAt, statementsOf, tableOf } from "./statements.ts";
 
 const texts = (text: string) => statementsOf(text).map((each) => each.sql);
 
@@ -29,6 +29,15 @@ describe("statementsOf", () => {
     expect(texts(text)).toEqual(expected);
   });
 
+  it("takes no number for a parameter that PostgreSQL would not", () => {
+    expect(paramCountOf(statementsOf("select $99999999999, $9999999, $65536"))).toBe(0);
+    expect(paramCountOf(statementsOf("select $65535; select $1"))).toBe(65_535);
+  });
+
+  it("bears a text of very many statements", () => {
+    expect(paramCountOf(statementsOf("select $3;".repeat(200_000)))).toBe(3);
+  });
+
   it("counts parameters outside of strings", () => {
     const [found] = statementsOf("select $2, '$9', $a$ $7 $a$, x$5 /* $8 */");
     expect(found?.params).toBe(2);
@@ -43,9 +52,41 @@ describe("statementAt", () => {
     [11, "select 2"],
     [20, "select 2"],
     [30, "select 3"],
-    [10, "select 2"],
+    [10, "select 1"],
   ])("at %i", (cursor, expected) => {
     expect(statementAt(text, cursor)?.sql).toContain(expected);
+  });
+});
+
+describe("statementAt, where a mistake would delete", () => {
+  const at = (marked: string) => statementAt(marked.replace("|", ""), marked.indexOf("|"))?.sql;
+  it.each([
+    ["delete from a where id = 1; -- remove it|\ndelete from b", "delete from a where id = 1"],
+    ["delete from a where id = 1; /* remove it */ |\ndelete from b", "delete from a where id = 1"],
+    ["delete from a where id = 1;\n|\ndelete from b", "delete from a where id = 1"],
+    ["delete from a;\n-- next|\ndelete from b", "-- next\ndelete from b"],
+    ["delete from a; delete| from b", "delete from b"],
+    ["delete from a;| delete from b", "delete from a"],
+    ["|\n\ndelete from a", "delete from a"],
+    ["|", undefined],
+  ])("%j", (marked, expected) => {
+    expect(at(marked)).toBe(expected);
+  });
+});
+
+describe("tableOf", () => {
+  it.each([
+    ["select * from Orders o", ["orders"]],
+    ['select * from "my;table" where true', ["my;table"]],
+    ['select * from public."a ""b"" (c" limit 1', ["public", 'a "b" (c']],
+    ["insert into s.t (a) values (1) returning *", ["s", "t"]],
+    ["select 'from x', 1", ["results"]],
+    ["select n from generate_series(1, 2) n", ["results"]],
+    ["select * from (select 1) t", ["results"]],
+    ['select * from "not closed', ["results"]],
+    ["select 1", ["results"]],
+  ])("%s", (text, expected) => {
+    expect(tableOf(text)).toEqual(expected);
   });
 });
 

@@ -5,7 +5,7 @@ export interface Found {
   from: number;
   to: number;
   sql: string;
-  /** The highest $n in it. */
+  /** The highest $n in it, as far as PostgreSQL takes parameters. */
   params: number;
   /** Its first word, in lower case. */
   command: string;
@@ -81,6 +81,14 @@ const tokenAt = (text: string, at: number): Token => {
   return until(kinds[first] ?? "other", at + 1);
 };
 
+/** The protocol counts them with 16 bits. A higher $n is left to PostgreSQL, which refuses it. */
+const PARAMS_MAX = 65_535;
+
+const paramOf = (text: string): number => {
+  const number = Number(text.slice(1));
+  return number <= PARAMS_MAX ? number : 0;
+};
+
 export const tokens = (text: string): Token[] => {
   const found: Token[] = [];
   for (let at = 0; at < text.length; ) {
@@ -117,14 +125,31 @@ class Nesting {
   }
 }
 
-/** All statements of a text. Comments before a statement belong to it; a text of comments alone is none. */
+/** How many parameters the statements have. */
+export const paramCountOf = (found: readonly Found[]): number =>
+  found.reduce((most, { params }) => Math.max(most, params), 0);
+
+/**
+ * All statements of a text. Comments before a statement belong to it, but not those on the line where the one before it
+ * ends; a text of comments alone is none.
+ */
 export const statementsOf = (text: string): Found[] => {
+  // It is asked for at every drawing of the page.
+  if (text !== last.text) last = { text, found: find(text) };
+  return last.found;
+};
+
+let last: { text: string; found: Found[] } = { text: "", found: [] };
+
+const find = (text: string): Found[] => {
   const found: Found[] = [];
   let nesting = new Nesting();
   let from = -1;
   let to = 0;
   let params = 0;
   let command = "";
+  // Whether nothing but spaces and comments was since the last semicolon, on its line.
+  let isSameLine = false;
   const close = () => {
     if (command) found.push({ from, to, sql: text.slice(from, to), params, command });
     nesting = new Nesting();
@@ -135,28 +160,64 @@ export const statementsOf = (text: string): Found[] => {
   for (const token of tokens(text)) {
     if (token.kind === "semicolon" && nesting.isOutside) {
       close();
+      isSameLine = true;
       continue;
     }
-    if (token.kind === "space") continue;
+    if (token.kind === "space") {
+      isSameLine &&= !text.slice(token.from, token.to).includes("\n");
+      continue;
+    }
+    if (token.kind === "comment" && from < 0 && isSameLine) continue;
     if (from < 0) from = token.from;
     if (token.kind === "comment") continue;
     to = token.to;
     command ||= text.slice(token.from, token.to).toLowerCase();
-    if (token.kind === "param") params = Math.max(params, Number(text.slice(token.from + 1, token.to)));
+    if (token.kind === "param") params = Math.max(params, paramOf(text.slice(token.from, token.to)));
     nesting.add(token, text);
   }
   close();
   return found;
 };
 
-/** The statement at the cursor: the one around it, else the one before it on the same line, else the next one. */
+/**
+ * The statement at the cursor: the one around it, else the one that ends before it. A statement that begins after the
+ * cursor is never meant, unless there is nothing before it.
+ */
 export const statementAt = (text: string, cursor: number): Found | undefined => {
   const all = statementsOf(text);
-  const around = all.find(({ from, to }) => from <= cursor && cursor <= to);
-  if (around) return around;
-  const before = all.findLast(({ to }) => to < cursor);
-  if (before && !text.slice(before.to, cursor).includes("\n")) return before;
-  return all.find(({ from }) => from > cursor) ?? before;
+  return all.findLast(({ from }) => from <= cursor) ?? all[0];
+};
+
+const BEFORE_TABLE = new Set(["from", "into", "update", "table"]);
+
+/** The name that a token is, as PostgreSQL knows it; undefined if it is none. */
+const nameOf = (text: string, token: Token | undefined): string | undefined => {
+  if (!token) return undefined;
+  const found = text.slice(token.from, token.to);
+  if (token.kind === "word") return found.toLowerCase();
+  const isWhole = token.kind === "string" && /^"(?:[^"]|"")+"$/.test(found);
+  return isWhole ? found.slice(1, -1).replaceAll('""', '"') : undefined;
+};
+
+/** The table whose rows a statement returns, with its schema if that is named; else a name for the result. */
+export const tableOf = (sql: string): string[] => {
+  const all = tokens(sql).filter(({ kind }) => kind !== "space" && kind !== "comment");
+  const isDot = (token: Token | undefined) => token !== undefined && sql.slice(token.from, token.to) === ".";
+  const at = all.findIndex(
+    ({ kind, from, to }) => kind === "word" && BEFORE_TABLE.has(sql.slice(from, to).toLowerCase()),
+  );
+  const path: string[] = [];
+  for (let i = at + 1; at >= 0; i += 2) {
+    const name = nameOf(sql, all[i]);
+    if (name === undefined) return ["results"];
+    path.push(name);
+    if (isDot(all[i + 1])) continue;
+    // A function's rows are no table's.
+    if (all[i + 1]?.kind === "open" && sql.slice(all[at]?.from, all[at]?.to).toLowerCase() === "from")
+      return ["results"];
+    return path.length <= 2 ? path : ["results"];
+  }
+  return ["results"];
 };
 
 /** Where PostgreSQL's `position`, in characters from 1, is in a text, in UTF-16 units from 0. */

@@ -2,10 +2,12 @@
 
 import { lazy, Suspense, useEffect, useReducer, useState } from "react";
 import type { Notice, Outcome } from "../api/data.ts";
+import { Boundary } from "../app/Boundary.tsx";
 import { bytes, count, duration } from "../app/figures.ts";
 import { Button, Menu } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import type { Failed, Run, Shown } from "../editor/running.ts";
+import { tableOf } from "../editor/statements.ts";
 import type { Explained } from "../explain/plan.ts";
 import { textOfValue } from "./cells.ts";
 import { save } from "./export.ts";
@@ -51,7 +53,11 @@ export const Results = ({ run, streamAll }: Props) => {
       {run.mode === "rehearsal" && run.results.length > 0 && (
         <p className="note">Rehearsed: everything was rolled back, and nothing has changed.</p>
       )}
-      {result && <Result key={result.key} run={run} result={result} streamAll={streamAll} />}
+      {result && (
+        <Boundary key={result.key} what="This result">
+          <Result run={run} result={result} streamAll={streamAll} />
+        </Boundary>
+      )}
       {!run.failed && (!result || run.wasCancelled) && <State run={run} />}
     </section>
   );
@@ -289,8 +295,6 @@ export const copyText = async (text: string): Promise<void> => {
     toast("The browser did not allow copying.", "danger");
   }
 };
-
-const tableOf = (sql: string): string => /\b(?:from|into|update)\s+([\w."]+)/i.exec(sql)?.[1] ?? "results";
 
 const shapeOf = ({ columns, types, sql }: Shown) => ({ columns, types, table: tableOf(sql) });
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { distinct, literal, quoteName, written } from "./formats.ts";
 
-const shape = { columns: ["id", "a,b", "data"], types: ["int8", "text", "jsonb"], table: "t" };
+const shape = { columns: ["id", "a,b", "data"], types: ["int8", "text", "jsonb"], table: ["t"] };
 const rows = [
   ["9007199254740993", 'say "hi"\nthere', { a: 1 }],
   [null, "", [1, "x"]],
@@ -21,7 +21,7 @@ describe("written", () => {
   });
 
   it("writes Markdown that can't be taken for markup", () => {
-    expect(written("Markdown", { columns: ["a"], types: ["text"], table: "t" }, [["<b>|*"]])).toBe(
+    expect(written("Markdown", { columns: ["a"], types: ["text"], table: ["t"] }, [["<b>|*"]])).toBe(
       "| a |\n|---|\n| \\<b\\>\\|\\* |\n",
     );
   });
@@ -30,6 +30,13 @@ describe("written", () => {
     expect(written("INSERT", shape, rows)).toBe(
       'INSERT INTO t (id, "a,b", data) VALUES\n' +
         "  (9007199254740993, 'say \"hi\"\nthere', '{\"a\":1}'),\n  (NULL, '', '[1,\"x\"]');\n",
+    );
+  });
+
+  it("writes SQL in which no name is more than a name", () => {
+    const names = { columns: ["x) VALUES (1); --"], types: ["text"], table: ["s", 't"; drop table u; --'] };
+    expect(written("INSERT", names, [["a"]])).toBe(
+      'INSERT INTO s."t""; drop table u; --" ("x) VALUES (1); --") VALUES\n  (\'a\');\n',
     );
   });
 

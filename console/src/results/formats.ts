@@ -12,8 +12,8 @@ export const EXTENSIONS: Record<Format, string> = { CSV: "csv", JSON: "json", Ma
 export interface Shape {
   columns: readonly string[];
   types: readonly string[];
-  /** Whose rows they are, for INSERT. */
-  table: string;
+  /** Whose rows they are, for INSERT: its name, after its schema's if that is known. */
+  table: readonly string[];
 }
 
 /** What writes a result, part by part. */
@@ -86,7 +86,10 @@ export const quoteName = (name: string): string =>
 // Those that occur as names of columns.
 const RESERVED = new Set(
   (
-    "all and any array as asc both case cast check collate column constraint create current_date current_time current_user" +
+    "all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation" +
+    " column concurrently constraint create cross current_catalog current_date current_role current_schema current_time" +
+    " current_timestamp current_user freeze full ilike inner is isnull join lateral left like localtime localtimestamp" +
+    " natural notnull outer overlaps right similar tablesample verbose" +
     " default desc distinct do else end except false fetch for foreign from grant group having in initially intersect" +
     " into leading limit not null offset on only or order placing primary references returning select session_user some" +
     " symmetric table then to trailing true union unique user using variadic when where window with"
@@ -117,7 +120,7 @@ export const literal = (value: Value, type: string | undefined): string => {
 };
 
 const insert = ({ columns, types, table }: Shape): Writer => {
-  const start = `INSERT INTO ${table} (${columns.map(quoteName).join(", ")}) VALUES`;
+  const start = `INSERT INTO ${table.map(quoteName).join(".")} (${columns.map(quoteName).join(", ")}) VALUES`;
   const values = (row: Row) => `  (${row.map((value, i) => literal(value, types[i])).join(", ")})`;
   return {
     head: "",
