@@ -151,7 +151,11 @@ reference:  ## generate docs/reference/python.md and docs/modules.md; run it aft
 	$(BIN)/python -m server.tests.module_index
 
 # Each in an environment of its own, with nothing but what its pyproject.toml requires, and the wheel from the sdist.
-packages: installer  ## build the packages of server and client into dist/ (PYTHON=python3.12 to choose one)
+# CONSOLE= takes the console as it was built before.
+CONSOLE = console
+packages: installer $(CONSOLE)  ## build the packages of server and client into dist/ (PYTHON=python3.12 to choose one)
+	@test -f server/src/plainsql_server/http/control/console_files/index.html.gz \
+		|| { echo 'The web console is not built: run `make console`, which needs npm.' >&2; exit 1; }
 	$(BIN)/uv build --quiet --python $(PYTHON) --out-dir $(DIST) server
 	$(BIN)/uv build --quiet --python $(PYTHON) --out-dir $(DIST) client
 	@printf 'To install them:\npip install "%s[dev]" "%s"\n' \

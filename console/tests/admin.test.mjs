@@ -96,6 +96,11 @@ test("a key is shown once, rotated and revoked", async () => {
   await page.getByRole("button", { name: "Create", exact: true }).click();
   const secret = await page.locator(".secret code").innerText();
   assert.match(secret, /^svc_k_/);
+  // Neither keys nor the mouse close by accident what is shown but once.
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Escape");
+  await page.mouse.click(5, 5);
+  assert.equal(await page.locator(".secret code").innerText(), secret);
   await page.getByRole("button", { name: "Done" }).click();
   assert.ok(!(await page.content()).includes(secret));
   assert.deepEqual(await look(page, "keys"), []);

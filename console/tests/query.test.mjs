@@ -43,6 +43,38 @@ test("a statement is run, and its rows are shown", async () => {
   assert.deepEqual(await look(page, "query"), []);
 });
 
+test("a write runs once, though its keys are pressed again and held", async () => {
+  await typeSql(page, "insert into console_people (name) select 'Twice ' || pg_sleep(1)");
+  await page.keyboard.down("Control");
+  for (let i = 0; i < 4; i += 1) await page.keyboard.down("Enter");
+  await page.keyboard.up("Enter");
+  await page.keyboard.press("Enter");
+  await page.keyboard.up("Control");
+  await page.getByText("Still running. Cancel it first.").waitFor();
+  await page.getByText("1 row affected").first().waitFor();
+  const written = "from console_people where name like 'Twice%'";
+  assert.equal((await sql(`select count(*)::int as n ${written}`))[0].n, 1);
+  await sql(`delete ${written}`);
+});
+
+test("a write that is cancelled says what became of it", async () => {
+  await run(page, "insert into console_people (name) select 'Never ' || pg_sleep(60)");
+  await page.getByText("Running…").waitFor();
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByText("The service has no record that it took effect.").waitFor();
+  assert.deepEqual(await sql("select 1 from console_people where name like 'Never%'"), []);
+});
+
+test("a link with a text that no page can bear leaves the console usable", async () => {
+  const shared = await page.context().newPage();
+  await shared.goto(`${controlUrl}/console#/query?sql=${encodeURIComponent("select $99999999999, $9999999")}`);
+  await signIn(shared);
+  await shared.getByText("$9999999").waitFor();
+  assert.equal(await shared.locator(".results").innerText().then((text) => text.startsWith("Results appear here")), true);
+  await shared.getByRole("button", { name: "Close tab" }).click();
+  await shared.close();
+});
+
 test("an error puts the caret where it is", async () => {
   await run(page, "select 1;\nselect '😀', nothing_here from console_people");
   const alert = page.getByRole("alert");

@@ -10,6 +10,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from console.tests.programs import build as build_console
+
 ROOT = Path(__file__).resolve().parents[2]
 UV = ROOT / ".venv/bin/uv"
 _BUILD_LIMIT_S = 600
@@ -62,7 +64,8 @@ class Packages:
 
 
 def build_packages(folder: Path, python: str, *, is_quick: bool) -> Packages:
-    """Builds both from a copy of this checkout in a folder."""
+    """Builds both from a copy of this checkout in a folder, with the console as it is built here."""
+    build_console()
     # The guides in the server's package are links to docs.
     for name in ("server", "client", "docs"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=_NOT_SOURCES)
@@ -71,7 +74,9 @@ def build_packages(folder: Path, python: str, *, is_quick: bool) -> Packages:
         shutil.copy(ROOT / name, folder)
     made = Packages(python, folder / "dist")
     compiler = {"CC": quick_compiler(folder)} if is_quick else {}
-    printed = run("make", "--silent", "packages", f"BIN={UV.parent}", f"PYTHON={python}", cwd=folder, **compiler)
+    printed = run(
+        "make", "--silent", "packages", "CONSOLE=", f"BIN={UV.parent}", f"PYTHON={python}", cwd=folder, **compiler
+    )
     assert f'pip install "{made.server_wheel}[dev]" "{made.client_wheel}"' in printed
     return made
 

@@ -5,6 +5,7 @@ PLAINSQL_TEST_PYTHONS names the Pythons to do it with, by version or by path: th
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,6 +133,24 @@ def test_the_servers_wheel_holds_every_guide(packages: Packages) -> None:
         for name in GUIDES:
             packed = files.read(f"plainsql_server/http/app/pages/guides/{name}.md")
             assert packed == (folder / f"{name}.md").read_bytes()
+
+
+def test_the_servers_packages_hold_the_console(packages: Packages) -> None:
+    folder = ROOT / "server/src/plainsql_server/http/control/console_files"
+    with zipfile.ZipFile(packages.server_wheel) as files:
+        packed = {each.rpartition("/")[2] for each in files.namelist() if "/control/console_files/" in each}
+    assert "index.html.gz" in packed
+    assert packed == {each.name for each in folder.iterdir()}
+
+
+def test_packages_without_the_console_are_not_built(packages: Packages, tmp_path: Path) -> None:
+    command = ["make", "--silent", "packages", "CONSOLE=", f"BIN={UV.parent}", f"PYTHON={packages.python}"]
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "requirements").mkdir()
+    shutil.copy(ROOT / "requirements/uv.txt", tmp_path / "requirements")
+    ended = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert ended.returncode != 0
+    assert "run `make console`" in ended.stderr
 
 
 @pytest.mark.compiled

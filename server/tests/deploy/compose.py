@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
+from console.tests.programs import FILES as CONSOLE_FILES
 from plainsql_server import VERSION
 from plainsql_server.dev.ports import free_port
 from server.tests.deploy.containers import BASE, ROOT, RUNTIME, Images, builder, podman
@@ -104,6 +105,8 @@ class ComposeSite:
             if (ROOT / name).is_file():
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, self.folder / name)
+        # They are not in the repository.
+        shutil.copytree(CONSOLE_FILES, self.folder / CONSOLE_FILES.relative_to(ROOT))
         self.run("chmod -R go= ../..")
         _git(self.folder, "init", "--quiet", "--initial-branch", "main")
         self.release(VERSION)

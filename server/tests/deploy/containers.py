@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from console.tests.programs import build as build_console
+
 ROOT = Path(__file__).resolve().parents[3]
 BASE = "localhost/plainsql-test/debian:12-slim"
 OTHERS = "localhost/plainsql-test/others:12"
@@ -81,6 +83,7 @@ def make_base(folder: Path) -> None:
 
 def build(folder: Path, tag: str, target: str, *, layers: bool = True) -> None:
     """Build a target of the Dockerfile."""
+    build_console()
     dockerfile = ROOT / "deploy/docker/Dockerfile"
     cache = "--layers" if layers else "--no-cache"
     _run([*builder(folder), cache, "--file", dockerfile, "--target", target, "--tag", tag, ROOT])
