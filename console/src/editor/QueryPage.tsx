@@ -12,7 +12,7 @@ import { copyText, Results } from "../results/Results.tsx";
 import { RUN_KEY, type SqlEditor } from "./codemirror.ts";
 import { type Draft, type Drafts, draftsOf } from "./drafts.ts";
 import { HistoryPanel } from "./HistoryPanel.tsx";
-import { History } from "./history.ts";
+import { historyOf } from "./history.ts";
 import { Parameters } from "./Parameters.tsx";
 import { valuesOf } from "./parameters.ts";
 import { type Language, programFor } from "./programs.ts";
@@ -29,17 +29,14 @@ const useDrafts = (): Drafts => {
   const organization = current().organization.id;
   const drafts = draftsOf(organization);
   useEffect(() => {
-    const hear = (event: StorageEvent) => drafts.hear(event.key);
     const open = () => {
       const shared = takeShared();
       if (shared === undefined) return;
       drafts.add(shared, "Shared");
     };
     open();
-    addEventListener("storage", hear);
     addEventListener("hashchange", open);
     return () => {
-      removeEventListener("storage", hear);
       removeEventListener("hashchange", open);
     };
   }, [drafts]);
@@ -56,6 +53,9 @@ const DONE: Record<Mode, string> = {
   explain: "explained",
 };
 
+// The last run whose error was marked: when the page is shown again, it is not marked again.
+let lastMarked = 0;
+
 const STILL_RUNNING = "Still running. Cancel it first.";
 
 const historyOutcome = (run: Run): string =>
@@ -68,7 +68,7 @@ const historyOutcome = (run: Run): string =>
 export const QueryPage = () => {
   const drafts = useDrafts();
   const isFull = useStore(drafts.isFull);
-  const history = useMemo(() => new History(current().organization.id), []);
+  const history = historyOf(current().organization.id);
   const [isHistoryOpen, setHistoryOpen] = useState(false);
   const name = useStore(database);
   const catalog = useStore(schemaOf(name));
@@ -88,7 +88,10 @@ export const QueryPage = () => {
   const failedAt = run?.failed?.offset;
   // biome-ignore lint/correctness/useExhaustiveDependencies: once for each run
   useEffect(() => {
-    if (failedAt !== undefined) editor.current?.markFailed(failedAt);
+    if (failedAt === undefined || !run || run.id <= lastMarked) return;
+    lastMarked = run.id;
+    // Who has typed on meanwhile keeps the focus and the caret.
+    if (editor.current?.text === run.text) editor.current.markFailed(failedAt);
   }, [run?.id, failedAt]);
 
   if (!draft) return null;
@@ -103,7 +106,8 @@ export const QueryPage = () => {
       return toast((error as Error).message, "danger");
     }
     editor.current?.clearFailed();
-    start({ draft: draft.id, mode, database: name, statements }, (done) => {
+    const text = editor.current?.text ?? draft.sql;
+    start({ draft: draft.id, mode, database: name, statements, text }, (done) => {
       const rows = done.results.reduce((sum, { rows: { count } }) => sum + count, 0);
       const sql = found.map((each) => each.sql).join(";\n");
       const ms = (done.endedAt ?? 0) - done.startedAt;
@@ -151,7 +155,10 @@ export const QueryPage = () => {
     const moved = { ...found, from: Math.max(0, from) };
     // Only to read it again: what writes has taken effect already, and must not do so twice.
     const statements = [{ found: moved, params }];
-    start({ draft: draft.id, mode: "stream", database: name, statements, isRead: true }, () => undefined);
+    start(
+      { draft: draft.id, mode: "stream", database: name, statements, text: draft.sql, isRead: true },
+      () => undefined,
+    );
   };
   const program = (language: Language) => {
     const [found] = wanted();
@@ -162,7 +169,12 @@ export const QueryPage = () => {
   const save = () => {
     const title = prompt("Save this query as", draft.title);
     if (!title) return;
-    history.save(title, draft.sql);
+    if (!history.save(title, draft.sql)) {
+      return toast(
+        "The browser's storage is full: the query is not saved. Close tabs that you no longer need.",
+        "danger",
+      );
+    }
     drafts.change(draft.id, { title });
   };
   const paramCount = paramCountOf(statementsOf(draft.sql));

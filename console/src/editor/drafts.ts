@@ -22,8 +22,13 @@ const known = new Map<string, Drafts>();
 
 /** The same for all who ask, so that what could not be stored is not lost with a page. */
 export const draftsOf = (organization: string): Drafts => {
-  const found = known.get(organization) ?? new Drafts(organization);
+  const before = known.get(organization);
+  if (before) return before;
+  const found = new Drafts(organization);
   known.set(organization, found);
+  addEventListener("storage", ({ key }) => found.hear(key));
+  // The browser asks before it drops what is in this page only.
+  addEventListener("beforeunload", (event) => found.isFull.get() && event.preventDefault());
   return found;
 };
 
@@ -35,11 +40,17 @@ export class Drafts {
   readonly isFull = store(false);
   readonly #prefix: string;
   readonly #storage: Storage;
+  // Those whose last change could not be stored.
+  readonly #unstored = new Set<string>();
 
-  constructor(organization: string, storage: Storage = localStorage) {
+  /** `tab` is what this browser tab keeps for itself: which draft is shown. */
+  constructor(organization: string, storage: Storage = localStorage, tab: Storage = sessionStorage) {
     this.#prefix = `plainsql.draft.${organization}.`;
     this.#storage = storage;
+    const key = `plainsql.active.${organization}`;
+    this.active.set(tab.getItem(key) ?? "");
     this.#load();
+    this.active.follow(() => tab.setItem(key, this.active.get()));
   }
 
   get open(): Draft[] {
@@ -103,7 +114,12 @@ export class Drafts {
         // Another program's.
       }
     }
-    this.all.set(found.sort((a, b) => a.createdAt - b.createdAt));
+    // What this page could not store is in this page only.
+    const kept = this.all.get().filter(({ id }) => this.#unstored.has(id));
+    const newer = (draft: Draft) => kept.find(({ id, changedAt }) => id === draft.id && changedAt >= draft.changedAt);
+    const others = kept.filter(({ id }) => !found.some((draft) => draft.id === id));
+    const all = [...found.map((draft) => newer(draft) ?? draft), ...others];
+    this.all.set(all.sort((a, b) => a.createdAt - b.createdAt));
     if (!this.open.length) this.add();
     if (!this.open.some((draft) => draft.id === this.active.get())) this.active.set(this.open.at(-1)?.id ?? "");
   }
@@ -111,16 +127,25 @@ export class Drafts {
   #write(draft: Draft): void {
     const others = this.all.get().filter((each) => each.id !== draft.id);
     this.all.set([...others, draft].sort((a, b) => a.createdAt - b.createdAt));
+    this.#store(draft);
+  }
+
+  #store(draft: Draft): void {
     try {
       this.#storage.setItem(this.#prefix + draft.id, JSON.stringify(draft));
-      this.isFull.set(false);
+      this.#unstored.delete(draft.id);
     } catch {
-      this.isFull.set(true);
+      this.#unstored.add(draft.id);
     }
+    this.isFull.set(this.#unstored.size > 0);
   }
 
   #remove(id: string): void {
     this.#storage.removeItem(this.#prefix + id);
+    this.#unstored.delete(id);
     this.all.set(this.all.get().filter((draft) => draft.id !== id));
+    // There may be room for them now.
+    for (const draft of this.all.get()) if (this.#unstored.has(draft.id)) this.#store(draft);
+    this.isFull.set(this.#unstored.size > 0);
   }
 }

@@ -27,7 +27,7 @@ const RAN_MAX = 300;
 // A statement that loads data is no use in a list.
 const SQL_MAX = 20_000;
 
-const list = <T>(key: string): { all: Store<T[]>; write: (next: T[]) => void } => {
+const list = <T>(key: string): { all: Store<T[]>; write: (next: T[]) => boolean } => {
   const read = (): T[] => {
     try {
       return JSON.parse(localStorage.getItem(key) ?? "[]") as T[];
@@ -40,21 +40,31 @@ const list = <T>(key: string): { all: Store<T[]>; write: (next: T[]) => void } =
     if (event.key === key) all.set(read());
   });
   const write = (next: T[]) => {
-    all.set(next);
     try {
       localStorage.setItem(key, JSON.stringify(next));
     } catch {
-      // Drafts matter more; they say that the browser's storage is full.
+      return false;
     }
+    all.set(next);
+    return true;
   };
   return { all, write };
+};
+
+const known = new Map<string, History>();
+
+/** The same for all who ask: two would overwrite each other's entries. */
+export const historyOf = (organization: string): History => {
+  const found = known.get(organization) ?? new History(organization);
+  known.set(organization, found);
+  return found;
 };
 
 export class History {
   readonly ran: Store<Ran[]>;
   readonly saved: Store<Saved[]>;
-  readonly #writeRan: (next: Ran[]) => void;
-  readonly #writeSaved: (next: Saved[]) => void;
+  readonly #writeRan: (next: Ran[]) => boolean;
+  readonly #writeSaved: (next: Saved[]) => boolean;
 
   constructor(organization: string) {
     const ran = list<Ran>(`plainsql.history.${organization}`);
@@ -64,16 +74,19 @@ export class History {
   }
 
   add(ran: Ran): void {
-    this.#writeRan([{ ...ran, sql: ran.sql.slice(0, SQL_MAX) }, ...this.ran.get()].slice(0, RAN_MAX));
+    const next = [{ ...ran, sql: ran.sql.slice(0, SQL_MAX) }, ...this.ran.get()].slice(0, RAN_MAX);
+    // Drafts matter more: where the browser stores no more, the oldest ones go.
+    while (!this.#writeRan(next) && next.length > 0) next.length = Math.floor(next.length / 2);
   }
 
   clear(): void {
     this.#writeRan([]);
   }
 
-  save(name: string, sql: string): void {
+  /** Whether the browser has stored it. */
+  save(name: string, sql: string): boolean {
     const others = this.saved.get().filter((each) => each.name !== name);
-    this.#writeSaved([...others, { name, sql, at: Date.now() }].sort((a, b) => a.name.localeCompare(b.name)));
+    return this.#writeSaved([...others, { name, sql, at: Date.now() }].sort((a, b) => a.name.localeCompare(b.name)));
   }
 
   forget(name: string): void {

@@ -34,6 +34,7 @@ const wanted = (sql: string, mode: "statement" | "transaction" | "stream" = "sta
   draft: "a",
   mode,
   database: "",
+  text: sql,
   statements: statementsOf(sql).map((found) => ({ found, params: [] })),
 });
 

@@ -52,6 +52,8 @@ export interface Failed {
 
 export interface Run {
   id: number;
+  /** The tab's text when it began. */
+  text: string;
   mode: Mode;
   startedAt: number;
   endedAt: number | null;
@@ -104,6 +106,8 @@ export interface Wanted {
   mode: Mode;
   database: string;
   statements: { found: Found; params: unknown[] }[];
+  /** The whole text of the tab. */
+  text: string;
   /** Whether the service must refuse to change anything. */
   isRead?: boolean;
 }
@@ -123,6 +127,7 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
   const controller = new AbortController();
   const begun: Run = {
     id,
+    text: wanted.text,
     mode,
     startedAt: performance.now(),
     endedAt: null,
@@ -270,7 +275,7 @@ const startStream = (
           resolve(
             finish({
               results: [shown()],
-              failed: failureOf(state.error, { draft, mode: "stream", database, statements }),
+              failed: failureOf(state.error, { draft, mode: "stream", database, statements, text: "" }),
             }),
           );
       } else {
