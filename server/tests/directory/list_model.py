@@ -31,13 +31,15 @@ class ListModel:
 
     def renew(self, name: str, number: int, held: int, *, now_s: float, dead: Collection[str] = ()) -> Renewed:
         """What `renew_process` of migration 0018 does."""
-        own = self.rows.setdefault(name, Row())
+        own = self.rows.get(name) or Row(seen_s=now_s)
         if own.number >= number:
             raise RefusedError
+        self.rows[name] = own
         self._clean(name, now_s, dead)
         others = [row for other, row in self.rows.items() if other != name]
         processes = 1 + sum(row.seen_s > now_s - UNSEEN_S for row in others)
-        target = WHOLE // processes
+        is_back = own.seen_s <= now_s - UNSEEN_S
+        target = WHOLE // (1 + len(others) if is_back else processes)
         share = min(held, own.share)
         if share < target:
             share = max(share, min(target, WHOLE - sum(row.share for row in others)))

@@ -63,7 +63,9 @@ def dsn_0016(dsn: str) -> str:
         columns = ("plane", "pid_space", "number", "share")
         dropped = ", ".join(f"DROP COLUMN {column}" for column in columns)
         connection.execute(f"ALTER TABLE data_processes {dropped}".encode())
-        connection.execute("DROP FUNCTION renew_process, leave_process, grant_permits; DROP TABLE permits")
+        connection.execute(
+            "DROP FUNCTION renew_process, leave_process, grant_permits, delete_old_permits; DROP TABLE permits"
+        )
         connection.execute("ALTER TABLE databases DROP COLUMN branch_of, DROP COLUMN expires_at")
         connection.execute("UPDATE alembic_version SET version_num = '0016'")
     return dsn

@@ -9,17 +9,18 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import psycopg
 import pytest
-from psycopg.errors import SerializationFailure
+from psycopg.errors import InvalidParameterValue, SerializationFailure
 
 from plainsql_server.core.observation import FailureObserved, MembershipChanged, Observation
 from plainsql_server.core.share import WHOLE, Renewed, Share
 from plainsql_server.core.tasks import end
 from plainsql_server.directory import processes
 from plainsql_server.directory.channel import Channel
-from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.processes import Listing, Membership
 from plainsql_server.directory.rights.grants import Role
@@ -407,7 +408,100 @@ async def test_a_share_lapses_by_itself_and_the_pools_hear_of_it(
         assert silent.share.held == 0
 
 
-@pytest.mark.timing
+class LateRenewals:
+    """A connection on which the same share is renewed again and again, by request."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def execute(self, *_: object) -> "LateRenewals":
+        await self.may_answer.wait()
+        return self
+
+    async def fetchone(self) -> dict[str, object]:
+        return {"share": WHOLE, "target": WHOLE, "processes": 1, "is_first": True}
+
+
+class HeldConnections(OpenConnections):
+    """Connections that follow the share as pools do."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__()
+        self._share = share
+        self.held = 0
+
+    def take_share(self) -> None:
+        self.held = self._share.held
+
+
+async def test_pools_get_a_share_back_that_lapsed_while_it_was_being_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    share, connection = Share(), LateRenewals()
+    pools = HeldConnections(share)
+    membership = Membership("", share, Listing("data"), unexpected, announced=asyncio.Event(), pools=pools)
+    monkeypatch.setattr("plainsql_server.core.share.LAPSE_S", 0.2)
+    await membership._renew(cast(DirectoryConnection, connection), [])
+    assert pools.held == WHOLE
+    monkeypatch.setattr("plainsql_server.core.share.LAPSE_S", 60.0)
+    connection.may_answer.clear()
+    renewing = asyncio.create_task(membership._renew(cast(DirectoryConnection, connection), []))
+    await until(lambda: pools.held == 0)
+    connection.may_answer.set()
+    await renewing
+    assert pools.held == share.held == WHOLE
+
+
+async def test_attempts_to_renew_become_rare_until_one_succeeds(
+    dsn: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "RENEW_SOON_S", 0.02)
+    monkeypatch.setattr(processes, "RENEW_S", 0.08)
+    seen: list[Observation] = []
+    async with process(dsn, observe=seen.append) as kept:
+        with without_functions(admin):
+            await until(lambda: kept.membership._failed_s == 0.08)
+        await until(lambda: kept.membership._failed_s == 0.02)
+
+
+async def test_a_renewal_that_waits_for_a_lock_ends_in_the_directory_too(
+    dsn: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait there, with its backend, for as long as the pool's statements may."""
+    monkeypatch.setattr(processes, "RENEW_S", 0.05)
+    seen: list[Observation] = []
+
+    def failures() -> list[FailureObserved]:
+        return [each for each in seen if isinstance(each, FailureObserved)]
+
+    async with process(dsn, observe=seen.append) as kept:
+        await until(lambda: kept.holds(1))
+        with psycopg.connect(dsn) as blocking:
+            blocking.execute("LOCK TABLE data_processes")
+            await until(failures)
+    assert "statement timeout" in failures()[0].context
+
+
+def test_after_an_outage_the_first_process_leaves_the_others_their_shares_and_announces_itself(
+    data: psycopg.Connection, admin: psycopg.Connection
+) -> None:
+    other = "proc_" + "1" * 32
+    renew(data, _PROCESS, 1, 0)
+    renew(data, other, 1, 0)
+    for name in (_PROCESS, other):
+        renew(data, name, 2, WHOLE // 2)
+    admin.execute(_EXPIRE)
+    admin.execute(f"LISTEN {processes.PROCESSES_CHANGED}")
+    assert renew(data, _PROCESS, 3, 0).share == WHOLE // 2
+    assert list(admin.notifies(timeout=_LIMIT_S, stop_after=1))
+    assert renew(data, other, 3, 0).share == WHOLE // 2
+
+
+def test_a_process_of_one_plane_can_not_be_renewed_as_one_of_the_other(data: psycopg.Connection) -> None:
+    renew(data, _PROCESS, 1, 0)
+    with pytest.raises(InvalidParameterValue):
+        data.execute("SELECT renew_process(%s, 'host', 1, 'space', 'control', NULL, 2, 0, '{}')", (_PROCESS,))
+
+
 async def test_a_directory_that_does_not_answer_is_given_up_soon(
     dsn: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,7 +515,7 @@ async def test_a_directory_that_does_not_answer_is_given_up_soon(
             blocking.execute("LOCK TABLE data_processes")
             began_s = time.monotonic()
             await until(lambda: any(isinstance(each, FailureObserved) for each in seen))
-            assert time.monotonic() - began_s < 5.0
+            assert time.monotonic() - began_s < 5.0 + STALL_S
             blocking.rollback()
             await kept.renews_often()
 

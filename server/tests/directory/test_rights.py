@@ -16,6 +16,7 @@ from plainsql_server.directory.migrations import migrate
 from plainsql_server.directory.processes import FORGOTTEN_S
 from plainsql_server.directory.rights.grants import FUNCTIONS, SEQUENCES, TABLES, Role
 from plainsql_server.directory.usage import UsageSum
+from plainsql_server.limits.permits import MINUTE
 from server.tests.customers import Customers
 from server.tests.postgres import Postgres, as_role
 
@@ -216,9 +217,9 @@ def test_a_process_that_is_none_is_not_listed(data: psycopg.Connection) -> None:
 
 
 def test_permits_that_are_none_are_not_granted(data: psycopg.Connection) -> None:
-    grant = "SELECT (grant_permits(%s, 102, %s, %s, %s, '{0}', '{0}', %s, '{1}', '{1}')).granted"
-    good = (600, ["org_a"], [200], [1], [1])
-    for index, value in enumerate((0, ["o" * 101], [-1], [1, 2], [1, 1])):
+    grant = "SELECT (grant_permits(%s, %s, %s, '{0}', '{0}', %s, '{1}', '{1}')).granted"
+    good = (["org_a"], [200], [1], [1])
+    for index, value in enumerate((["o" * 101], [-1], [1, 2], [1, 1])):
         wrong = (*good[:index], value, *good[index + 1 :])
         with pytest.raises(errors.InvalidParameterValue):
             data.execute(grant, wrong)
@@ -230,6 +231,9 @@ def test_permits_that_are_none_are_not_granted(data: psycopg.Connection) -> None
 def test_the_directory_divides_what_the_code_divides_and_forgets_when_the_code_says_so(dsn: str) -> None:
     (source,) = ask(dsn, "SELECT prosrc FROM pg_proc WHERE proname = 'renew_process'")
     for text in (f"interval '{UNSEEN_S:.0f} seconds'", f"interval '{FORGOTTEN_S:.0f} seconds'", f":= {WHOLE};"):
+        assert text in source[0]
+    (source,) = ask(dsn, "SELECT prosrc FROM pg_proc WHERE proname = 'grant_permits'")
+    for text in (f"slot_ms CONSTANT integer := {MINUTE.slot_ms};", f"integer := {MINUTE.counted_slots};"):
         assert text in source[0]
 
 

@@ -3,23 +3,25 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from fractions import Fraction
 
 import psycopg
 import pytest
+from psycopg.errors import QueryCanceled
 
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, Observation
-from plainsql_server.core.share import Share
-from plainsql_server.directory.permits import APPLICATION_NAME, PermitCounts
+from plainsql_server.core.share import WHOLE, Renewed, Share
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.permits import APPLICATION_NAME, PermitCounts, delete_old
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.limits.counted import from_directory
 from plainsql_server.limits.ledger import Ask, LedgerSource
 from plainsql_server.limits.opening import from_redis, open_permits
-from plainsql_server.limits.permits import Permits, PermitSource
+from plainsql_server.limits.permits import MINUTE, Permits, PermitSource
 from plainsql_server.limits.window import Window
 from server.tests.load import STALL_S
 from server.tests.postgres import as_role
@@ -28,7 +30,6 @@ from server.tests.redis_server import running_redis
 
 # Longer than a directory may take to answer.
 WINDOW = Window(5_000)
-NEVER_ENDING = Window(600_000)
 _LIMIT_S = 60.0
 _CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
 
@@ -45,7 +46,7 @@ def counting(dsn: str) -> LedgerSource:
 
 @asynccontextmanager
 async def nodes(
-    dsn: str, count: int = 3, window: Window = NEVER_ENDING, observe: Callable[[Observation], None] = lambda _: None
+    dsn: str, count: int = 3, window: Window = MINUTE, observe: Callable[[Observation], None] = lambda _: None
 ) -> AsyncIterator[list[Permits]]:
     async with AsyncExitStack() as stack:
         share = Share.fixed(Fraction(1, count))
@@ -80,6 +81,18 @@ async def test_one_node_can_use_the_whole_limit_and_a_new_one_gets_what_is_left(
             assert await take(third, 300, 200, "another") == 200
 
 
+@pytest.fixture
+def short_window(admin: psycopg.Connection) -> Iterator[None]:
+    """The directory counts in WINDOW."""
+    ((function,),) = admin.execute("SELECT pg_get_functiondef('grant_permits'::regproc)")
+    minute, short = (f"slot_ms CONSTANT integer := {window.slot_ms};" for window in (MINUTE, WINDOW))
+    assert minute in function
+    admin.execute(function.replace(minute, short))
+    yield
+    admin.execute(function)
+
+
+@pytest.mark.usefixtures("short_window")
 async def test_a_permit_is_available_again_after_the_window_and_not_before(dsn: str) -> None:
     """Three nodes that use all they get, for some windows."""
     uses: list[float] = []
@@ -128,13 +141,88 @@ async def test_a_process_that_stops_returns_what_it_leased(dsn: str) -> None:
         assert used + await take(other, 1_000, 1_000) == 1_000
 
 
+class SlowCounts:
+    """Takes longer for each organization, and for each question."""
+
+    def __init__(self, counts: PermitCounts, each_s: float, question_s: float) -> None:
+        self._counts, self._each_s, self._question_s = counts, each_s, question_s
+        self.ping = counts.ping
+
+    async def grant(self, asks: Sequence[Ask]) -> list[tuple[int, int, int, int]]:
+        answers = await self._counts.grant(asks)
+        await asyncio.sleep(self._question_s + self._each_s * len(asks))
+        return answers
+
+
+def slow(dsn: str, *, each_s: float = 0.0, question_s: float = 0.0) -> LedgerSource:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[SlowCounts]:
+        async with PermitCounts.open(as_role(dsn, Role.DATA)) as counts:
+            yield SlowCounts(counts, each_s, question_s)
+
+    return from_directory(opened)
+
+
+async def test_many_organizations_at_once_are_served_though_one_question_for_all_would_be_late(dsn: str) -> None:
+    source = slow(dsn, each_s=0.001)
+    async with open_permits(lambda _: None, source, Share.fixed(Fraction(1)), window=MINUTE) as node:
+        async with asyncio.timeout(_LIMIT_S):
+            answers = await asyncio.gather(*(node.take(f"org_{number}", 10) for number in range(1_000)))
+        assert node.state is PermitSource.SHARED
+    assert all(answer.granted and answer.left == 9 for answer in answers)
+
+
+async def test_requests_are_answered_even_if_every_answer_is_late(dsn: str, admin: psycopg.Connection) -> None:
+    source = slow(dsn, question_s=1.5 * MINUTE.life_s)
+    async with open_permits(lambda _: None, source, Share.fixed(Fraction(1)), window=MINUTE) as node:
+        assert await take(node, 30, 20) == 20
+        await until(lambda: not node.accounts["org"].is_asking)
+        assert node.state is PermitSource.SHARED
+    # They were counted anew, not twice.
+    assert admin.execute("SELECT sum(permits)::int FROM permits WHERE organization_id = 'org'").fetchall() == [(20,)]
+
+
+async def test_a_process_that_joins_does_not_grant_what_others_granted_though_the_directory_can_not_count(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    """It can connect, but not write: a standby, or one that lacks a right."""
+    admin.execute("ALTER FUNCTION grant_permits RENAME TO away")
+    share, seen = Share(), list[Observation]()
+    share.accept(Renewed(WHOLE // 2, WHOLE // 2, 2), time.monotonic())
+    async with open_permits(seen.append, counting(dsn), share, window=MINUTE) as joiner:
+        assert joiner.state is PermitSource.LOST
+        assert await take(joiner, 100, 200) == 1
+        attempts = [each for each in seen if isinstance(each, LimiterChanged)]
+    admin.execute("ALTER FUNCTION away RENAME TO grant_permits")
+    assert [each.state for each in attempts] == ["lost"]
+
+
+async def test_a_request_deletes_what_its_organization_used_before_the_window(
+    dsn: str, admin: psycopg.Connection
+) -> None:
+    async with nodes(dsn, 1) as (node,):
+        await take(node, 1, 10)
+        admin.execute("UPDATE permits SET slot = slot - 103, permits = 5")
+        assert await take(node, 20, 10) == 10
+    assert admin.execute("SELECT count(*)::int FROM permits WHERE organization_id = 'org'").fetchall() == [(1,)]
+
+
+async def test_a_question_that_waits_for_a_lock_ends_in_the_directory_too(dsn: str, admin: psycopg.Connection) -> None:
+    """It would wait there, with its backend, for as long as the pool's statements may."""
+    async with PermitCounts.open(as_role(dsn, Role.DATA)) as counts:
+        with psycopg.connect(dsn) as blocking:
+            blocking.execute("LOCK TABLE permits")
+            with pytest.raises(QueryCanceled):
+                await counts.grant([Ask("org", 10, 1, 0, 0, ())])
+
+
 async def test_both_ledgers_give_the_same_answers(dsn: str) -> None:
     """Random requests of several nodes, asked of Redis and of the directory."""
     draw = random.Random(24)
     with running_redis() as redis:
         async with (
-            from_redis(redis.url).open(NEVER_ENDING) as one,
-            counting(dsn).open(NEVER_ENDING) as other,
+            from_redis(redis.url).open(MINUTE) as one,
+            counting(dsn).open(MINUTE) as other,
         ):
             slots: dict[str, tuple[int, int]] = {}
             for _ in range(200):
@@ -204,7 +292,7 @@ async def test_a_directory_that_does_not_answer_delays_requests_for_a_second(
 def test_an_organization_waits_for_the_commit_of_another_node(dsn: str, admin: psycopg.Connection) -> None:
     """Otherwise both would see the same number left."""
     waiting = "SELECT FROM pg_locks WHERE NOT granted"
-    ask = "SELECT (grant_permits(6000, 102, '{org}', '{10}', '{8}', '{0}', '{0}', '{}', '{}', '{}')).granted"
+    ask = "SELECT (grant_permits('{org}', '{10}', '{8}', '{0}', '{0}', '{}', '{}', '{}')).granted"
     with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second, ThreadPoolExecutor(1) as thread:
         assert first.execute(ask).fetchall() == [([8],)]
         other = thread.submit(lambda: second.execute(ask).fetchall())
@@ -214,10 +302,11 @@ def test_an_organization_waits_for_the_commit_of_another_node(dsn: str, admin: p
 
 
 async def test_counts_that_have_ended_are_deleted(dsn: str, admin: psycopg.Connection) -> None:
-    renew = "SELECT renew_process('proc_' || repeat('0', 32), 'host', 1, NULL, 'data', NULL, 1, 0, '{}')"
     async with nodes(dsn, 1) as (node,):
         await take(node, 1, 10, "old")
         admin.execute("UPDATE permits SET ends_at = now() - interval '1 s'")
         await take(node, 1, 10, "new")
-        admin.execute(renew)
-    assert admin.execute("SELECT organization_id FROM permits").fetchall() == [("new",)]
+    async with Directory.open(as_role(dsn, Role.CONTROL)) as directory:
+        await delete_old(directory)
+    found = admin.execute("SELECT organization_id FROM permits WHERE organization_id <> ''")
+    assert found.fetchall() == [("new",)]

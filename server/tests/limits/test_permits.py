@@ -12,7 +12,8 @@ import pytest
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, Observation
 from plainsql_server.core.share import Share
-from plainsql_server.limits.ledger import Ask
+from plainsql_server.limits import permits
+from plainsql_server.limits.ledger import Ask, Granted
 from plainsql_server.limits.opening import from_redis, open_permits
 from plainsql_server.limits.permits import Permits, PermitSource
 from plainsql_server.limits.shared import SharedLedger
@@ -361,6 +362,18 @@ async def test_a_stalled_process_does_not_consider_redis_lost(redis: RedisServer
     assert granted == 100
 
 
+async def test_attempts_to_connect_become_rare_until_one_succeeds(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permits, "_RECONNECT_MOST_S", 0.75)
+    async with nodes(redis, 1) as (node,):
+        redis.kill()
+        await wait_for(lambda: node._reconnect_s == 0.75)
+        redis.start()
+        await wait_for(lambda: node.state is PermitSource.SHARED)
+        assert node._reconnect_s == 0.25
+
+
 async def test_every_change_is_observed_once(redis: RedisServer) -> None:
     seen: list[Observation] = []
     async with open_permits(seen.append, from_redis(redis.url), Share.fixed(Fraction(1)), window=Window(500)) as node:
@@ -398,7 +411,7 @@ async def test_a_leased_permit_costs_little() -> None:
     assert min(took_s) < 10e-6
 
 
-async def test_permits_that_arrive_too_late_are_returned_and_requested_again(redis: RedisServer) -> None:
+async def test_permits_that_arrive_too_late_are_used_once_and_count_from_then_on(redis: RedisServer) -> None:
     window = Window(20_000)
     async with nodes(redis, 1, window) as (node,):
         assert (await node.take("other", 1)).granted
@@ -407,8 +420,16 @@ async def test_permits_that_arrive_too_late_are_returned_and_requested_again(red
         waiting = asyncio.ensure_future(node.take("late", 1))
         await asyncio.sleep(window.life_s + 0.1)
         redis.resume()
-        # The only one of its window: had it not been given back, there would be none to grant.
         assert (await waiting).granted
         assert node.state is PermitSource.SHARED
+        await wait_for(lambda: not node.accounts["late"].is_asking)
         assert node.round_trips - before == 2
+        # It was moved to a later slot, and there is no second one.
         assert not (await node.take("late", 1)).granted
+        (grant,) = await settle(redis, Ask("late", 2, 2, 0, 0, ()), window)
+        assert (grant.granted, grant.left) == (1, 0)
+
+
+async def settle(redis: RedisServer, ask: Ask, window: Window) -> list[Granted]:
+    async with SharedLedger.open(redis.url, window) as shared:
+        return await shared.settle([ask])

@@ -1,4 +1,4 @@
-"""Measures, once a minute, what an operator has to watch: every cell, certificates and backups.
+"""Measures, once a minute, what an operator has to watch: every cell, certificates and backups. Deletes old permits.
 
     upkeep = Upkeep(directory, observe, files)
     asyncio.create_task(upkeep.run())
@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import CellUpkeep, FailureObserved, Observe, UpkeepLoad, describe_for_operators
-from plainsql_server.directory import cells
+from plainsql_server.directory import cells, permits
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.upkeep.backup_record import backup_state
@@ -57,6 +57,7 @@ class Upkeep:
         """Runs forever."""
         while True:
             try:
+                await permits.delete_old(self._directory)
                 await self.look()
             except Exception as error:
                 # Usually the directory is unavailable. The loop must survive, because nothing restarts it.

@@ -162,12 +162,14 @@ async def connect_alone(dsn: str, application_name: str) -> DirectoryConnection:
 
 
 @asynccontextmanager
-async def open_alone(dsn: str, application_name: str) -> AsyncIterator[DirectoryConnection]:
+async def open_alone(
+    dsn: str, application_name: str, statement_timeout_ms: int = _STATEMENT_TIMEOUT_MS
+) -> AsyncIterator[DirectoryConnection]:
     """A connection outside the pool, configured as those of the pool, for the length of the block."""
     connection = await connect_alone(dsn, application_name)
     try:
         with cut_if_silent(connection.fileno(), _CHECK_TIMEOUT_S):
-            await _configure(connection)
+            await _configure(connection, statement_timeout_ms)
         yield connection
     finally:
         await connection.close()
@@ -201,9 +203,9 @@ def _new_pool(dsn: str, max_connections: int) -> _Pool:
     )
 
 
-async def _configure(connection: DirectoryConnection) -> None:
+async def _configure(connection: DirectoryConnection, statement_timeout_ms: int = _STATEMENT_TIMEOUT_MS) -> None:
     # Override any server-wide default isolation level, both inside and outside of `transaction()`.
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     await connection.execute("SET default_transaction_isolation = 'read committed'")
     await connection.execute("SET TimeZone = 'UTC'")
-    await connection.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT_MS}")
+    await connection.execute(f"SET statement_timeout = {statement_timeout_ms}")

@@ -20,6 +20,7 @@ pid. Decision 0030 has the reasons.
 
 import asyncio
 import os
+import random
 import socket
 import time
 from dataclasses import dataclass
@@ -52,10 +53,13 @@ JOIN_LIMIT_S = 3.0
 FORGOTTEN_S = 77.0
 # A directory that does not answer a statement for this long has failed.
 _RENEWAL_LIMIT_S = 3.0
+# The directory gives up a little sooner by itself. It does not notice before that a connection was cut.
+_RENEWAL_TIMEOUT_MS = 2_500
 # By then, each process that runs has renewed its row, even if an attempt failed.
 RENEWED_WITHIN_S = RENEW_S + _RENEWAL_LIMIT_S
 # A process that stops does not wait longer for the directory. Its row expires by itself.
 _LEAVE_LIMIT_S = 1.0
+_LEAVE_TIMEOUT_MS = 900
 
 _IS_LIVE = f"seen_at > now() - interval '{UNSEEN_S} seconds'"
 _RENEW = f"SELECT * FROM renew_process({', '.join(['%s'] * 9)})"
@@ -122,6 +126,8 @@ class Membership:
         self._number = 0
         self._soon_s = RENEW_SOON_S
         self._is_failing = False
+        # How long it waits after a failure.
+        self._failed_s = RENEW_SOON_S
         self._is_leaving = False
         self._processes = 0
         self._lapse: asyncio.TimerHandle | None = None
@@ -141,7 +147,9 @@ class Membership:
         try:
             while True:
                 await self._renew_while_connected()
-                await asyncio.sleep(RENEW_SOON_S)
+                # At random, so the processes of a fleet don't come back all at once.
+                await asyncio.sleep(self._failed_s * random.uniform(0.5, 1.0))
+                self._failed_s = min(2 * self._failed_s, RENEW_S)
         finally:
             waited.cancel()
             await end(withdrawing)
@@ -158,6 +166,7 @@ class Membership:
                 connection = await connect_alone(self._dsn, APPLICATION_NAME)
             try:
                 with cut_if_silent(connection.fileno(), _LEAVE_LIMIT_S):
+                    await connection.execute(f"SET statement_timeout = {_LEAVE_TIMEOUT_MS}")
                     await connection.execute("SELECT leave_process(%s, %s)", (self._id, self._pid_space))
             finally:
                 await connection.close()
@@ -167,7 +176,7 @@ class Membership:
     async def _renew_while_connected(self) -> None:
         """Renews the row until that fails. A failure is reported once, however long it lasts."""
         try:
-            async with open_alone(self._dsn, APPLICATION_NAME) as connection:
+            async with open_alone(self._dsn, APPLICATION_NAME, _RENEWAL_TIMEOUT_MS) as connection:
                 while True:
                     await self._pause(await self._renew_all(connection))
         except Exception as error:
@@ -195,7 +204,7 @@ class Membership:
             if renewed.share > max(renewed.target, self._in_use()):
                 # It does not use the rest any more, so others may have it. What is still in use follows later.
                 renewed = await self._renew(connection, [])
-        self._is_failing = False
+        self._is_failing, self._failed_s = False, RENEW_SOON_S
         self._note(renewed)
         if renewed.share == renewed.target:
             self.joined.set()
@@ -206,7 +215,7 @@ class Membership:
 
     async def _renew(self, connection: DirectoryConnection, dead: list[str]) -> Renewed:
         # Before the question: the row can't be older than that.
-        asked_s, held = time.monotonic(), self._share.held
+        asked_s = time.monotonic()
         self._number += 1
         try:
             cursor = await connection.execute(_RENEW, self._arguments(dead))
@@ -219,8 +228,8 @@ class Membership:
         renewed = Renewed(**row)
         self._share.accept(renewed, asked_s)
         self._watch_lapse()
-        if self._share.held != held:
-            self._take_share()
+        # Also if it holds as much as before: it may have lapsed while this was asked.
+        self._take_share()
         return renewed
 
     def _begin_anew(self) -> None:

@@ -20,7 +20,7 @@ _NOT_WARMING_MS = -1
 class PermitCounter(Protocol):
     """What counts in the directory: `directory/permits.py`."""
 
-    async def grant(self, slot_ms: int, counted_slots: int, asks: Sequence[Ask]) -> list[tuple[int, int, int, int]]: ...
+    async def grant(self, asks: Sequence[Ask]) -> list[tuple[int, int, int, int]]: ...
 
     async def ping(self) -> None: ...
 
@@ -31,9 +31,8 @@ class CountedLedger:
     # A directory keeps its data, so it never warms up.
     run_id = "directory"
 
-    def __init__(self, counter: PermitCounter, window: Window) -> None:
+    def __init__(self, counter: PermitCounter) -> None:
         self._counter = counter
-        self._window = window
         self._asked_s = time.monotonic()
 
     async def begin_warming(self) -> None:
@@ -46,18 +45,17 @@ class CountedLedger:
                 await self._counter.ping()
             return []
         self._asked_s = time.monotonic()
-        answers = await self._counter.grant(self._window.slot_ms, self._window.counted_slots, asks)
-        return [Granted(*answer, _NOT_WARMING_MS) for answer in answers]
+        return [Granted(*answer, _NOT_WARMING_MS) for answer in await self._counter.grant(asks)]
 
 
 def from_directory(open_counter: Callable[[], AbstractAsyncContextManager[PermitCounter]]) -> LedgerSource:
-    """The directory as the ledger."""
+    """The directory as the ledger. Its window is that of `grant_permits`, a minute."""
 
     @asynccontextmanager
-    async def opened(window: Window) -> AsyncIterator[PermitLedger]:
+    async def opened(_: Window) -> AsyncIterator[PermitLedger]:
         try:
             async with open_counter() as counter:
-                yield CountedLedger(counter, window)
+                yield CountedLedger(counter)
         except ServiceError as error:
             raise SharedLedgerLost(error.internal_context or error.message) from error
 

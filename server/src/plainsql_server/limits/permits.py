@@ -8,22 +8,30 @@ process enforces its share of the limit, and reports that it does. It never lets
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from enum import StrEnum
 from fractions import Fraction
+from itertools import islice
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, LimiterLoad, Observe
 from plainsql_server.core.share import WHOLE, Share
 from plainsql_server.limits.account import Permit, PermitAccount
-from plainsql_server.limits.ledger import Granted, LedgerKind, LedgerSource, PermitLedger, SharedLedgerLost
+from plainsql_server.limits.ledger import Ask, Granted, LedgerKind, LedgerSource, PermitLedger, SharedLedgerLost
 from plainsql_server.limits.window import Window
 
 MINUTE = Window(60_000)
 _ALL = Fraction(1)
+# After a failure: then twice as long each time, up to the second, and at random, so processes don't come all at once.
 _RECONNECT_AFTER_S = 0.25
+_RECONNECT_MOST_S = 2.0
+# More accounts are asked for by the next question. Its answer is in time only if the ledger can give it within a slot.
+_MOST_AT_ONCE = 100
+# Shows that the ledger answers and can write. One permit, of an organization that doesn't exist.
+_PROBE = Ask("", 1, 0, 0, 1, ())
 
 
 class PermitSource(StrEnum):
@@ -60,6 +68,9 @@ class Permits:
         self._stopping = asyncio.Event()
         self._kind = LedgerKind.REDIS
         self._known_run: str | None = None
+        # Whether the ledger has granted something since it has been the source.
+        self._has_granted = False
+        self._reconnect_s = _RECONNECT_AFTER_S
         # Accounts with a lease, which may expire unused.
         self._leased: dict[PermitAccount, None] = {}
         self._swept_s = 0.0
@@ -118,12 +129,22 @@ class Permits:
                     await self._return_all(shared)
                     return
             except SharedLedgerLost as error:
-                self._go_by_shares(str(error))
+                self.go_by_shares(str(error))
             except Exception as error:
                 # Whatever went wrong, waiting requests must be answered.
-                self._go_by_shares(f"{type(error).__name__}: {error}")
+                self.go_by_shares(f"{type(error).__name__}: {error}")
             tried.set()
-            await asyncio.sleep(_RECONNECT_AFTER_S)
+            await asyncio.sleep(self._reconnect_s * random.uniform(0.5, 1.0))
+            self._reconnect_s = min(2 * self._reconnect_s, _RECONNECT_MOST_S)
+
+    def go_by_shares(self, reason: str) -> None:
+        """Grants permits by this process' share, because the ledger does not answer."""
+        self._enter(PermitSource.LOST, reason)
+        self._asking = {}
+        # Not only those that ask: an answer that failed midway leaves others waiting.
+        for account in self.accounts.values():
+            account.is_asking = False
+            self._serve_of_share(account)
 
     def stop(self) -> None:
         """Makes `keep_in_touch` return what is leased, and end."""
@@ -178,15 +199,21 @@ class Permits:
             # Redis was restarted and may have lost its data. The other processes must know that, too.
             await shared.begin_warming()
         self._known_run = shared.run_id
+        # A ledger may accept connections, and yet be full or read-only.
+        (answer,) = await shared.settle([_PROBE])
+        if answer.warming_ms >= 0:
+            self._warm(self._clock() + answer.warming_ms / 1000)
         for account in self.accounts.values():
             if account.untold or account.returned:
                 self._ask(account)
-        await self._exchange(shared)
+        while self._asking and self.state is not PermitSource.WARMING:
+            await self._exchange(shared)
+        self._reconnect_s = _RECONNECT_AFTER_S
         if self.state is not PermitSource.WARMING:
             self._enter(PermitSource.SHARED)
 
     async def _settle(self, shared: PermitLedger) -> None:
-        """One cycle: waits for work or sweeps idle leases, then handles everything pending in one round trip."""
+        """One cycle: waits for work or sweeps idle leases, then handles what is pending in one round trip."""
         try:
             async with asyncio.timeout(max(self._window.life_s, _RECONNECT_AFTER_S)):
                 await self._there_is_work.wait()
@@ -199,8 +226,11 @@ class Permits:
             self._enter(PermitSource.SHARED)
 
     async def _exchange(self, shared: PermitLedger) -> None:
-        self._there_is_work.clear()
-        accounts, self._asking = list(self._asking), {}
+        accounts = list(islice(self._asking, _MOST_AT_ONCE))
+        for account in accounts:
+            del self._asking[account]
+        if not self._asking:
+            self._there_is_work.clear()
         sent_s = self._clock()
         asks = [account.ask(sent_s) for account in accounts]
         try:
@@ -228,16 +258,11 @@ class Permits:
         if granted.granted:
             account.ledger.add(granted.granted, now_s)
             self._given["shared"] += granted.granted
+            self._has_granted = self.state is PermitSource.SHARED
         self._serve(account, granted, sent_s)
 
     def _serve(self, account: PermitAccount, granted: Granted, sent_s: float) -> None:
         now_s = self._clock()
-        if granted.granted and now_s >= sent_s + self._window.life_s:
-            # The answer is late, because the ledger or this process stalled. If these permits were used now, they would
-            # stop counting too early.
-            account.returned.append((granted.slot, granted.granted))
-            self._ask(account)
-            return
         free = granted.granted
         while free and account.waiting:
             place = account.waiting.popleft()
@@ -245,7 +270,9 @@ class Permits:
                 free -= 1
                 account.used += 1
                 place.set_result(account.grant(account.left + free, now_s))
-        if free:
+        if granted.granted and now_s >= sent_s + self._window.life_s:
+            self._count_anew(account, granted, granted.granted - free)
+        elif free:
             # The lease starts when it was requested, because it can't have been debited earlier.
             account.lease(free, sent_s + self._window.life_s, granted.slot)
             self._leased[account] = None
@@ -253,6 +280,16 @@ class Permits:
             self._refuse(account)
         elif account.waiting:
             self._ask(account)
+
+    def _count_anew(self, account: PermitAccount, granted: Granted, used: int) -> None:
+        """Returns permits that came late, because the ledger or this process stalled, and reports those used as new.
+
+        In the slot in which they were debited, they would stop counting too early. To ask again instead could go on
+        for ever.
+        """
+        account.returned.append((granted.slot, granted.granted))
+        account.untold += used
+        self._ask(account)
 
     def _refuse(self, account: PermitAccount) -> None:
         # Refuse locally for a while, so that a flood of refused requests doesn't flood the ledger.
@@ -273,14 +310,6 @@ class Permits:
         self._warm_at_s = until_s
         self._enter(PermitSource.WARMING)
 
-    def _go_by_shares(self, reason: str) -> None:
-        self._enter(PermitSource.LOST, reason)
-        self._asking = {}
-        # Not only those that ask: an answer that failed midway leaves others waiting.
-        for account in self.accounts.values():
-            account.is_asking = False
-            self._serve_of_share(account)
-
     def _sweep(self) -> None:
         """Returns leases that expired unused."""
         self._swept_s = now_s = self._clock()
@@ -296,7 +325,8 @@ class Permits:
         for account in self._leased:
             account.drop_all()
             self._ask(account)
-        await self._exchange(shared)
+        while self._asking:
+            await self._exchange(shared)
 
     def _forget_the_idle(self) -> None:
         """Removes idle accounts, once per window."""
@@ -307,7 +337,9 @@ class Permits:
 
     def _enter(self, state: PermitSource, context: str | None = None) -> None:
         if state is not self.state:
-            if self.state in (PermitSource.ALONE, PermitSource.SHARED):
+            if self._has_granted:
+                # What was granted until now was counted for all processes.
                 self._share.begin_granting()
+                self._has_granted = False
             self.state = state
             self._observe(LimiterChanged(now(), "limiter", state, context))

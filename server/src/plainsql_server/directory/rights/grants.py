@@ -65,8 +65,10 @@ FUNCTIONS: dict[str, frozenset[Role]] = {
     "leave_processes(text)": frozenset([Role.DATA, Role.OPERATOR]),
     "renew_process(text, text, integer, text, text, text, bigint, integer, text[])": frozenset(Role),
     "leave_process(text, text)": frozenset(Role),
-    "grant_permits(integer, integer, text[], integer[], integer[], integer[], integer[], integer[], bigint[], "
-    "integer[])": frozenset(Role),
+    "grant_permits(text[], integer[], integer[], integer[], integer[], integer[], bigint[], integer[])": frozenset(
+        Role
+    ),
+    "delete_old_permits()": frozenset([Role.CONTROL, Role.OPERATOR]),
     "delete_old_audit(integer)": frozenset([Role.CONTROL, Role.OPERATOR]),
     "clear_audit(text)": frozenset([Role.OPERATOR]),
     # Triggers call them, for which nobody needs the right.
