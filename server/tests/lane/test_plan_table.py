@@ -38,25 +38,25 @@ def test_long_bodies_take_no_more_than_their_bytes() -> None:
     assert plans.whole.key_bytes == MAX_KEY_BYTES
 
 
-def test_all_forms_of_an_answer_share_the_bounds() -> None:
+def test_all_layouts_of_an_answer_share_the_bounds() -> None:
     route = SqlPlans(Scalars())
     lines = ((), (b"neon-raw-text-output",), (b"neon-array-mode",), (b"neon-raw-text-output", b"neon-array-mode"))
-    forms = [route.for_headers(dict.fromkeys(names, b"true")) for names in lines]
+    layouts = [route.for_headers(dict.fromkeys(names, b"true")) for names in lines]
     for query, params in ((b"select $1", b"[1]"), (b"select 1", b"[]")):
-        learned = [each.of(b'{"query":"%b","params":%b}' % (query, params)) for each in forms]
-        assert len({plan.encoding for plan in learned if plan is not None}) == len(forms)
+        learned = [each.of(b'{"query":"%b","params":%b}' % (query, params)) for each in layouts]
+        assert len({plan.encoding for plan in learned if plan is not None}) == len(layouts)
     for number in range(MAX_PLANS):
-        for plans in forms:
+        for plans in layouts:
             assert plans.of(b'{"query":"select %d"}' % number) is not None
             assert plans.of(b'{"query":"select $1, %d","params":[1]}' % number) is not None
-    assert len(forms[0].whole) == len(forms[0].framed) == MAX_PLANS
-    assert all(plans.whole is forms[0].whole and plans.framed is forms[0].framed for plans in forms)
+    assert len(layouts[0].whole) == len(layouts[0].framed) == MAX_PLANS
+    assert all(plans.whole is layouts[0].whole and plans.framed is layouts[0].framed for plans in layouts)
 
 
-def test_each_form_of_an_answer_finds_its_own_plans_again() -> None:
+def test_each_layout_of_an_answer_finds_its_own_plans_again() -> None:
     route = SqlPlans(Scalars())
-    forms = [route.for_headers({}), route.for_headers({b"neon-array-mode": b"true"})]
+    layouts = [route.for_headers({}), route.for_headers({b"neon-array-mode": b"true"})]
     body = b'{"query":"select $1","params":[%d]}'
-    learned = [plans.of(body % 1) for plans in forms]
-    assert [plans.of(body % 2) for plans in forms] == learned
+    learned = [plans.of(body % 1) for plans in layouts]
+    assert [plans.of(body % 2) for plans in layouts] == learned
     assert learned[0] is not learned[1]
