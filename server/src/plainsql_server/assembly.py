@@ -137,6 +137,11 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
+        pools = _new_pools(settings, observe, share)
+        listing = Listing("data", settings.own_address(own_port) if own_port else None)
+        membership = Membership(
+            settings.directory_dsn, share, listing, observe, announced=processes_changed, pools=pools
+        )
         async with (
             _metrics(observe, readiness),
             Directory.open(settings.directory_dsn, role=Role.DATA, secrets=_keyring(settings)) as directory,
@@ -146,21 +151,12 @@ def build_data_application(settings: Settings, observe: Observer, own_port: int 
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _in_background(connections.unauthenticated.report(observe), observe),
+            # Others may open as many connections as soon as this process has left, so it closes its own before.
+            _membership(membership, readiness, observe),
+            _open(pools, observe),
             _permits(settings, observe, share, _DATA_PLANES_PART) as permits,
-            _pools(settings, observe, share) as pools,
-            _membership(
-                Membership(
-                    settings.directory_dsn,
-                    share,
-                    Listing("data", settings.own_address(own_port) if own_port else None),
-                    observe,
-                    announced=processes_changed,
-                    pools=pools,
-                ),
-                readiness,
-                observe,
-            ),
         ):
+            await membership.joined.wait()
             observe.metrics.watch(pools.loads)
             observe.metrics.watch_handshakes(connections.handshakes.load)
             observe.metrics.watch_unauthenticated(connections.unauthenticated.load)
@@ -208,6 +204,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[tuple[RouteTable, Principals, Permits]]:
+        membership = Membership(settings.directory_dsn, share, Listing("control"), observe, announced=processes_changed)
         async with (
             _metrics(observe, readiness),
             Directory.open(
@@ -219,12 +216,8 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _in_background(connections.watch(), observe),
             _in_background(connections.handshakes.report(observe), observe),
             _in_background(connections.unauthenticated.report(observe), observe),
+            _membership(membership, readiness, observe),
             _permits(settings, observe, share, 1 - _DATA_PLANES_PART) as permits,
-            _membership(
-                Membership(settings.directory_dsn, share, Listing("control"), observe, announced=processes_changed),
-                readiness,
-                observe,
-            ),
             _finisher(directory, observe) as finisher,
             _in_background(Reaper(directory, observe).run(), observe),
             _in_background(Recovery(directory, observe).run(), observe),
@@ -232,6 +225,7 @@ def build_control_application(settings: Settings, observe: Observer) -> Applicat
             _upkeep(directory, settings, observe) as upkeep,
             _mcp(directory, settings) as mcp,
         ):
+            await membership.joined.wait()
             observe.metrics.watch_upkeep(upkeep.load)
             readiness.drain_on_signals()
             _end_with_parent()
@@ -348,10 +342,12 @@ async def _tally(directory: Directory, settings: Settings, observe: Observer) ->
 
 @asynccontextmanager
 async def _membership(membership: Membership, readiness: Readiness, observe: Observe) -> AsyncIterator[None]:
-    """This process in the directory's list of processes, with its share of the limits, until it stops."""
+    """This process in the directory's list of processes, until it stops.
+
+    It does not wait until the process has its share, because the rest can be opened at the same time.
+    """
     try:
         async with _in_background(membership.run(readiness.drain_began), observe):
-            await membership.joined.wait()
             yield
     finally:
         await membership.leave()
@@ -409,16 +405,20 @@ async def _permits(settings: Settings, observe: Observer, share: Share, part: Fr
         yield permits
 
 
-@asynccontextmanager
-async def _pools(settings: Settings, observe: Observer, share: Share) -> AsyncIterator[Pools]:
+def _new_pools(settings: Settings, observe: Observer, share: Share) -> Pools:
     limits = PoolLimits(
         settings.pool_max_connections, settings.cell_max_connections, settings.cell_max_waiting,
         cell_running=settings.cell_max_running,
     )  # fmt: skip
-    pools = Pools(limits, settings.connect_timeout_ms, observe, share)
+    return Pools(limits, settings.connect_timeout_ms, observe, share)
+
+
+@asynccontextmanager
+async def _open(pools: Pools, observe: Observer) -> AsyncIterator[None]:
+    """The pools, until the process stops. Then they are closed."""
     try:
         async with _in_background(pools.sweep(), observe):
-            yield pools
+            yield
     finally:
         await pools.close()
 

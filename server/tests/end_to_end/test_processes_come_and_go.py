@@ -195,3 +195,32 @@ async def test_a_node_has_its_share_when_it_is_ready_and_returns_it_when_it_stop
     ended = world.connection.execute("SELECT share FROM data_processes WHERE seen_at < now() - interval '15 s'")
     assert ended.fetchall() == [(0,)]
     assert await world.divided() < _NOTICED_LIMIT_S
+
+
+# Notes how many backends customers' connections still have when a process leaves the list. They end soon after they
+# were closed.
+_NOTING = """DECLARE
+        backends integer;
+    BEGIN
+        FOR step IN 1..20 LOOP
+            PERFORM pg_stat_clear_snapshot();
+            SELECT count(*) INTO backends
+            FROM pg_stat_activity a JOIN public.databases d ON d.engine_name = a.datname;
+            EXIT WHEN backends = 0;
+            PERFORM pg_sleep(0.01);
+        END LOOP;
+        INSERT INTO public.left_with VALUES (backends);
+"""
+
+
+async def test_a_process_that_stops_closes_its_connections_before_others_may_open_as_many(world: World) -> None:
+    load = world.load("open")
+    await world.scale(1)
+    world.connection.execute("CREATE TABLE left_with (backends integer)")
+    ((function,),) = world.connection.execute("SELECT pg_get_functiondef('leave_process'::regproc)::text").fetchall()
+    world.connection.execute(str(function).replace("BEGIN\n", _NOTING, 1).encode())
+    assert await load.send(world.nodes[0])
+    backends = "SELECT count(*) FROM pg_stat_activity a JOIN databases d ON d.engine_name = a.datname"
+    assert world.connection.execute(backends).fetchall() != [(0,)]
+    await world.scale(0)
+    assert world.connection.execute("SELECT backends FROM left_with").fetchall() == [(0,)]

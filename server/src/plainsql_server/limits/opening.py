@@ -13,6 +13,8 @@ from plainsql_server.limits.permits import MINUTE, Permits
 from plainsql_server.limits.window import Window
 
 _ALL = Fraction(1)
+# How long a process that starts waits for the ledger. It may have to connect, and to ask twice.
+_FIRST_LIMIT_S = 3.0
 # A process that stops does not wait longer to return what it leased. The rest counts until its window is over.
 _RETURN_LIMIT_S = 1.0
 
@@ -42,9 +44,12 @@ async def open_permits(
     permits = Permits(observe, share, part, window)
     tried = asyncio.Event()
     keeping = asyncio.create_task(permits.keep_in_touch(source, tried))
-    # Try to connect before the first request. If the ledger is unavailable, don't wait for it.
-    await tried.wait()
     try:
+        # Try to connect before the first request. If the ledger is unavailable, don't wait for it.
+        await asyncio.wait([waiting := asyncio.create_task(tried.wait())], timeout=_FIRST_LIMIT_S)
+        if not tried.is_set():
+            permits.go_by_shares(f"no answer in the first {_FIRST_LIMIT_S:.0f} s")
+        await end(waiting)
         yield permits
         permits.stop()
         await asyncio.wait([keeping], timeout=_RETURN_LIMIT_S)

@@ -231,6 +231,7 @@ class Pool:
         self.queue = cell.admission.tenant_queue(organization_id, cell.pool_limit, self.idle)
         self.stream_queue = cell.stream_admission.tenant_queue(organization_id, max(1, cell.pool_limit // 2))
         self.loop = asyncio.get_running_loop()
+        self._organization_limit = 0
         self._conninfos = address.conninfos(cell.connect_timeout_ms)
         self.catalog = Catalog(self._look_up)
         # Held by the one request that is being retried now; see `data_plane/retry.py`.
@@ -253,7 +254,13 @@ class Pool:
     def limit(self, organization_limit: int) -> None:
         """Sets how many leases the organization may hold across all nodes."""
         # Each process gets its share, at least one, so the sum stays within the limit.
+        self._organization_limit = organization_limit
         self.admission.limit(self.queue, max(1, organization_limit * self.cell.held // WHOLE))
+
+    def take_share(self) -> None:
+        """Keeps to the share that this process has now, also for the requests that wait."""
+        if self._organization_limit:
+            self.limit(self._organization_limit)
 
     def stream_slot(self, organization_limit: int, deadline: Deadline) -> "StreamSlot":
         """A stream slot, to acquire before the lease: a slow reader may hold both for a long time."""

@@ -118,7 +118,11 @@ class CellPools:
 
     def take_share(self) -> None:
         """Changes the limits to this process' share: of organizations' statements, and of the cell's connections."""
-        self.held = self._share.held
+        if self.held != self._share.held:
+            self.held = self._share.held
+            for pool in self._pools.values():
+                pool.take_share()
+            self.admission.serve()
         if self._allowed is not None:
             self.resize(connections_of(self._allowed, self._share))
 
