@@ -1,7 +1,10 @@
 import { createRoot } from "react-dom/client";
+import { forgetClient } from "./api/data.ts";
 import { session } from "./api/session.ts";
 import { useStore } from "./api/store.ts";
 import { Boundary } from "./app/Boundary.tsx";
+import { forgetCatalogs } from "./app/catalog.ts";
+import { database, databases } from "./app/databases.ts";
 import { Shell } from "./app/Shell.tsx";
 import { SignIn } from "./app/SignIn.tsx";
 import "./app/theme.ts";
@@ -10,7 +13,14 @@ import { forgetAllRuns } from "./editor/running.ts";
 import "./style.css";
 
 // What was shown belongs to the session.
-session.follow(() => session.get() || forgetAllRuns());
+session.follow(() => {
+  if (session.get()) return;
+  forgetAllRuns();
+  forgetCatalogs();
+  forgetClient();
+  databases.set(undefined);
+  database.set("");
+});
 
 const Console = () => {
   const here = useStore(session);

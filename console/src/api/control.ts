@@ -47,10 +47,12 @@ export const signOut = async (): Promise<void> => {
   await request(`${controlUrl}/v1/session`, { method: "DELETE", token }).catch(() => undefined);
 };
 
-export const refresh = async (): Promise<void> => {
+/** Extends the session. Whether it now ends later. */
+export const refresh = async (): Promise<boolean> => {
   const before = current();
   const { session: after } = await call<Models["SessionAnswer"]>("/v1/session/refresh", { method: "POST" });
   if (session.get()?.id === before.id) keep({ ...before, expiresAt: after.expires_at });
+  return Date.parse(after.expires_at) > Date.parse(before.expiresAt);
 };
 
 /** Asks whether the session is still valid. If it is not, it ends. */

@@ -50,6 +50,11 @@ export interface TransactionStatement extends Statement {
 
 let kept: { token: string; client: Client } | undefined;
 
+/** The client has the token. */
+export const forgetClient = (): void => {
+  kept = undefined;
+};
+
 const client = (): Client => {
   const { token, dataUrl } = current();
   if (kept?.token !== token) {

@@ -38,10 +38,15 @@ export const session = store<Session | undefined>(read());
 export const ended = store<Ended>("");
 
 export const keep = (next: Session): void => {
+  const before = session.get();
+  const isExtended = before?.id === next.id && isLater(next.expiresAt, before.expiresAt);
+  if (isExtended) channel?.postMessage({ id: next.id, expiresAt: next.expiresAt });
   ended.set("");
   sessionStorage.setItem(KEY, JSON.stringify(next));
   session.set(next);
 };
+
+const isLater = (one: string, other: string): boolean => Date.parse(one) > Date.parse(other);
 
 /** Forgets the session in this tab. */
 const forget = (why: Ended): void => {
@@ -58,9 +63,32 @@ export const end = (why: Ended, token?: string): void => {
   forget(why);
 };
 
-channel?.addEventListener("message", ({ data }: MessageEvent<{ id: string; why: Ended }>) => {
-  if (session.get()?.id === data.id) forget(data.why);
+/** Forgets an expired session in this tab only: another one may have extended it. */
+export const expire = (): void => {
+  const here = session.get();
+  if (here && Date.parse(here.expiresAt) <= Date.now()) forget("expired");
+};
+
+type Heard = { id: string; why: Ended } | { id: string; expiresAt: string };
+
+channel?.addEventListener("message", ({ data }: MessageEvent<Heard>) => {
+  const here = session.get();
+  if (here?.id !== data.id) return;
+  if ("why" in data) return forget(data.why);
+  if (!isLater(data.expiresAt, here.expiresAt)) return;
+  const next = { ...here, expiresAt: data.expiresAt };
+  sessionStorage.setItem(KEY, JSON.stringify(next));
+  session.set(next);
 });
+
+// A session that is in use is extended in its second half.
+const REFRESH_BELOW_MS = 12 * 3_600_000;
+
+/** What to do with a session that ends in so many milliseconds. One that could not be extended just ends. */
+export const dueOf = (leftMs: number, isFixed: boolean): "ask" | "refresh" | "check" => {
+  if (leftMs <= 0) return "ask";
+  return leftMs < REFRESH_BELOW_MS && !isFixed ? "refresh" : "check";
+};
 
 export const current = (): Session => {
   const found = session.get();

@@ -3,7 +3,7 @@
 import { type ComponentType, lazy, Suspense, useEffect, useMemo, useReducer, useState } from "react";
 import { check, refresh, signOut } from "../api/control.ts";
 import { textOf } from "../api/requests.ts";
-import { current, end, may, session } from "../api/session.ts";
+import { current, dueOf, expire, may, session } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
 import { draftsOf } from "../editor/drafts.ts";
 import { QueryPage } from "../editor/QueryPage.tsx";
@@ -63,8 +63,6 @@ const WITHOUT_TAB: Item = {
 };
 
 const CHECK_MS = 60_000;
-// A session that is in use is extended in its second half.
-const REFRESH_BELOW_MS = 12 * 3_600_000;
 
 const commandsOf = (pages: readonly Page[], names: readonly string[]): Command[] => [
   ...pages.map(({ name, title }) => ({ name: `Go to ${title}`, hint: "page", act: () => go(name) })),
@@ -78,8 +76,7 @@ const commandsOf = (pages: readonly Page[], names: readonly string[]): Command[]
 
 const extend = async (): Promise<void> => {
   try {
-    await refresh();
-    toast("The session was extended.");
+    toast((await refresh()) ? "The session was extended." : "The session can't be extended any further.");
   } catch (error) {
     toast(textOf(error), "danger");
   }
@@ -178,16 +175,21 @@ const SessionMenu = () => {
   const [, redraw] = useReducer((ticks: number) => ticks + 1, 0);
   const here = useStore(session);
   useEffect(() => {
+    let isFixed = false;
+    const act = async (due: ReturnType<typeof dueOf>) => {
+      if (due !== "refresh") return check();
+      isFixed = !(await refresh());
+    };
     const tick = () => {
       const now = session.get();
       if (!now) return;
-      const leftMs = Date.parse(now.expiresAt) - Date.now();
-      if (leftMs <= 0) return end("expired");
+      const due = dueOf(Date.parse(now.expiresAt) - Date.now(), isFixed);
       redraw();
-      if (document.hidden) return;
-      // Its failure shows at the next request, and a session that can't be extended just ends.
-      const work = leftMs < REFRESH_BELOW_MS && leftMs > REFRESH_BELOW_MS / 2 ? refresh() : check();
-      work.catch(() => undefined);
+      if (document.hidden && due !== "ask") return;
+      // A failure shows at the next request. Another tab may have extended what seems to have expired.
+      act(due)
+        .catch(() => undefined)
+        .finally(expire);
     };
     const timer = setInterval(tick, CHECK_MS);
     const look = () => document.hidden || tick();

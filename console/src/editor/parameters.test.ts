@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { COUNT_MAX, valuesOf } from "./parameters.ts";
+import { COUNT_MAX, inexactIn, valuesOf } from "./parameters.ts";
 
 it("makes values of what is typed", () => {
   const typed = [
@@ -13,4 +13,13 @@ it("makes values of what is typed", () => {
 
 it("refuses more than it has fields for, whatever the text says", () => {
   expect(() => valuesOf([], COUNT_MAX + 1)).toThrow(`${COUNT_MAX}`);
+});
+
+it("sends every digit of a number, or nothing", () => {
+  expect(valuesOf([{ kind: "number", text: " 9007199254740993 " }], 1)).toEqual(["9007199254740993"]);
+  expect(() => valuesOf([{ kind: "number", text: "1; drop" }], 1)).toThrow("$1 is not a number");
+  expect(() => valuesOf([{ kind: "json", text: '{"id": 9007199254740993}' }], 1)).toThrow("9007199254740993");
+  const kept = ["9007199254740992", "0.1", "-1.5e300", "1000000000000000000", '"9007199254740993"', "100.0", "0.30"];
+  expect(kept.map(inexactIn)).toEqual(kept.map(() => undefined));
+  expect(inexactIn("[0.1234567890123456789]")).toBe("0.1234567890123456789");
 });

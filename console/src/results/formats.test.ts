@@ -50,6 +50,7 @@ describe("literal", () => {
   it.each([
     [null, "text", "NULL"],
     [true, "bool", "true"],
+    [true, "jsonb", "'true'"],
     ["1.50", "numeric", "1.50"],
     ["NaN", "numeric", "'NaN'"],
     ["it's", "text", "'it''s'"],

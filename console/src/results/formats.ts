@@ -112,9 +112,9 @@ const arrayText = (value: unknown[]): string => {
 /** A value as an SQL literal. */
 export const literal = (value: Value, type: string | undefined): string => {
   if (value === null || value === undefined) return "NULL";
+  if (type === "json" || type === "jsonb") return quoteText(JSON.stringify(value));
   if (typeof value === "boolean") return String(value);
   if (isNumeric(type) && /^-?\d+(\.\d+)?$/.test(String(value))) return String(value);
-  if (type === "json" || type === "jsonb") return quoteText(JSON.stringify(value));
   if (Array.isArray(value) && type?.endsWith("[]")) return quoteText(arrayText(value));
   return quoteText(textOfValue(value, type));
 };
