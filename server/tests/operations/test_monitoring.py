@@ -90,7 +90,7 @@ def exported(port: int) -> set[str]:
 
 def measured() -> list[str]:
     """The names of what only the control plane measures."""
-    cell = CellUpkeep("eu-1", True, 1, 1, 0, 0, False, 0.5)
+    cell = CellUpkeep("eu-1", True, 1, 1, 0, 0, False, archive_lag_s=0.0, disk_free_ratio=0.5)
     collector = Metrics()
     collector.watch_upkeep(lambda: UpkeepLoad(1.0, [cell], {"planes": 2.0}, 3.0, 4.0))
     samples = [sample.name for family in collector.collect() for sample in family.samples]
