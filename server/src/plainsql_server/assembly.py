@@ -40,11 +40,11 @@ from plainsql_server.data_plane.transaction import Transactions
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.permits import PermitCounts
 from plainsql_server.directory.principals import Principals
-from plainsql_server.directory.processes import Listing, Membership
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.directory.sealing.keyring import Keyring
+from plainsql_server.directory.sharing.permits import PermitCounts
+from plainsql_server.directory.sharing.processes import Listing, Membership
 from plainsql_server.directory.spanning import SpanningNotifier
 from plainsql_server.directory.tally import Tally
 from plainsql_server.engine.pool.pools import PoolLimits, Pools

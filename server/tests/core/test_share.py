@@ -1,8 +1,8 @@
 """Processes that join, leave, die, pause and lose the directory never have more together than the whole.
 
 The rules of one process are the real ones (`core/share.py`), and so is the order of steps of
-`directory/processes.py`. The directory is a model, which `directory/test_processes.py` compares with the real one. The
-processes also grant permits by their shares, as they do while Redis is lost.
+`directory/sharing/processes.py`. The directory is a model, which `directory/test_processes.py` compares with the real
+one. The processes also grant permits by their shares, as they do while Redis is lost.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _MOST = 5
 
 @dataclass
 class Process:
-    """A process, with what `directory/processes.py` has of it."""
+    """A process, with what `directory/sharing/processes.py` has of it."""
 
     name: str
     share: Share

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from plainsql_server.core.share import UNSEEN_S, WHOLE, Renewed
-from plainsql_server.directory.processes import FORGOTTEN_S
+from plainsql_server.directory.sharing.processes import FORGOTTEN_S
 
 
 class RefusedError(Exception):

@@ -18,12 +18,12 @@ from psycopg.errors import InvalidParameterValue, SerializationFailure
 from plainsql_server.core.observation import FailureObserved, MembershipChanged, Observation
 from plainsql_server.core.share import WHOLE, Renewed, Share
 from plainsql_server.core.tasks import end
-from plainsql_server.directory import processes
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.processes import Listing, Membership
 from plainsql_server.directory.rights.grants import Role
+from plainsql_server.directory.sharing import processes
+from plainsql_server.directory.sharing.processes import Listing, Membership
 from server.tests.directory.list_model import ListModel, RefusedError
 from server.tests.load import STALL_S
 from server.tests.postgres import as_role

@@ -13,8 +13,8 @@ from plainsql_server.core.share import UNSEEN_S, WHOLE
 from plainsql_server.directory import audit, keys, usage
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.migrations import migrate
-from plainsql_server.directory.processes import FORGOTTEN_S
 from plainsql_server.directory.rights.grants import FUNCTIONS, SEQUENCES, TABLES, Role
+from plainsql_server.directory.sharing.processes import FORGOTTEN_S
 from plainsql_server.directory.usage import UsageSum
 from plainsql_server.limits.permits import MINUTE
 from server.tests.customers import Customers

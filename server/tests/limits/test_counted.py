@@ -16,8 +16,8 @@ from plainsql_server.core.errors import EngineError
 from plainsql_server.core.observation import LimiterChanged, Observation
 from plainsql_server.core.share import WHOLE, Renewed, Share
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.permits import APPLICATION_NAME, PermitCounts, delete_old
 from plainsql_server.directory.rights.grants import Role
+from plainsql_server.directory.sharing.permits import APPLICATION_NAME, PermitCounts, delete_old
 from plainsql_server.limits.counted import from_directory
 from plainsql_server.limits.ledger import Ask, LedgerSource
 from plainsql_server.limits.opening import from_redis, open_permits

@@ -11,8 +11,8 @@ import click
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.running import with_directory
 from plainsql_server.core.tasks import end
-from plainsql_server.directory import processes
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.sharing import processes
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 from plainsql_server.operations.files.follow_processes import Follower
 

@@ -21,9 +21,10 @@ from psycopg.conninfo import conninfo_to_dict
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import CellUpkeep, FailureObserved, Observe, UpkeepLoad, describe_for_operators
-from plainsql_server.directory import cells, permits
+from plainsql_server.directory import cells
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.sharing import permits
 from plainsql_server.directory.upkeep.backup_record import backup_state
 from plainsql_server.engine.admin.activity import watching
 from plainsql_server.engine.admin.measures import CellMeasures, measure

@@ -7,9 +7,9 @@
 
     share = Share.fixed(Fraction(1, 2))      # one that does not change
 
-`directory/processes.py` divides WHOLE among the processes of a plane. The limiter and the pools ask what they may use.
-This module has the rules for one process: it never holds more than its row in the directory says, and nothing when the
-row may have expired.
+`directory/sharing/processes.py` divides WHOLE among the processes of a plane. The limiter and the pools ask what they
+may use. This module has the rules for one process: it never holds more than its row in the directory says, and nothing
+when the row may have expired.
 """
 
 import math

@@ -23,7 +23,7 @@ from plainsql_server.core.observation import FailureObserved, Observe
 from plainsql_server.core.sockets import cut_if_silent, wait_for_socket
 from plainsql_server.directory.connection import DirectoryConnection, connect_alone
 from plainsql_server.directory.freshness import Freshness
-from plainsql_server.directory.processes import PROCESSES_CHANGED
+from plainsql_server.directory.sharing.processes import PROCESSES_CHANGED
 from plainsql_server.directory.spanning import LOCK_RELEASED, SpanningNotifier
 
 APPLICATION_NAME = "plainsql-changes"

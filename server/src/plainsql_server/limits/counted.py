@@ -1,6 +1,6 @@
 """The shared ledger in the directory, for services without Redis.
 
-`directory/permits.py` asks the directory; this module makes a ledger of it, as `shared.py` does of Redis.
+`directory/sharing/permits.py` asks the directory; this module makes a ledger of it, as `shared.py` does of Redis.
 """
 
 import time
@@ -18,7 +18,7 @@ _NOT_WARMING_MS = -1
 
 
 class PermitCounter(Protocol):
-    """What counts in the directory: `directory/permits.py`."""
+    """What counts in the directory: `directory/sharing/permits.py`."""
 
     async def grant(self, asks: Sequence[Ask]) -> list[tuple[int, int, int, int]]: ...
 

@@ -14,7 +14,7 @@ from plainsql_server.directory import cells as stored
 from plainsql_server.directory import counts
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.processes import members
+from plainsql_server.directory.sharing.processes import members
 from plainsql_server.engine.admin.activity import view, watching
 from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import CellFacts, examine

@@ -12,7 +12,7 @@ from plainsql_server import VERSION
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.share import WHOLE
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.processes import Member, members
+from plainsql_server.directory.sharing.processes import Member, members
 from plainsql_server.operations.asking import AskingError, HttpAnswer, get
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.settings import PREFIX

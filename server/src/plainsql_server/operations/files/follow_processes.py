@@ -15,8 +15,8 @@ from pathlib import Path
 
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.core.observation import describe_for_operators
-from plainsql_server.directory import processes
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.sharing import processes
 from plainsql_server.operations.files.alias import is_address
 
 # A process that stops leaves the list when it begins to drain, and drains for a second by default.

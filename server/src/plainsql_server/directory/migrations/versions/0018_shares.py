@@ -57,7 +57,7 @@ _JOIN = f"""
     END $$;
 """
 
-# `directory/processes.py` describes the rules. The intervals are UNSEEN_S and FORGOTTEN_S, the number is WHOLE.
+# `directory/sharing/processes.py` describes the rules. The intervals are UNSEEN_S and FORGOTTEN_S, the number is WHOLE.
 #
 # The sum of the shares is over all rows, not over those that have not expired: what expired is set to 0 under the lock
 # of its row, which its process needs for a renewal. So a process that is late either renews its row first, or finds
