@@ -2,21 +2,17 @@
 
 import asyncio
 import os
-import random
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import cast
 
 import psycopg
 import pytest
-from psycopg.errors import InvalidParameterValue, SerializationFailure
 
 from plainsql_server.core.observation import FailureObserved, MembershipChanged, Observation
-from plainsql_server.core.share import WHOLE, Renewed, Share
+from plainsql_server.core.share import WHOLE, Share
 from plainsql_server.core.tasks import end
 from plainsql_server.directory.channel import Channel
 from plainsql_server.directory.connection import Directory, DirectoryConnection
@@ -24,29 +20,13 @@ from plainsql_server.directory.freshness import Freshness
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.directory.sharing import processes
 from plainsql_server.directory.sharing.processes import Listing, Membership
-from server.tests.directory.list_model import ListModel, RefusedError
 from server.tests.load import STALL_S
 from server.tests.postgres import as_role
-from server.tests.processes import wait_for
 
 _LIMIT_S = 60.0
 _EXPIRE = "UPDATE data_processes SET seen_at = now() - interval '16 seconds'"
 _SEEN = "SELECT FROM data_processes WHERE seen_at > now() - interval '10 seconds'"
-_AGE = "UPDATE data_processes SET seen_at = seen_at - %s * interval '1 s'"
 _SUM = "SELECT sum(share)::int FROM data_processes WHERE plane = 'data'"
-_PROCESS = "proc_" + "0" * 32
-
-
-@pytest.fixture
-def admin(dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def data(dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(as_role(dsn, Role.DATA), autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -242,98 +222,6 @@ async def test_a_process_that_died_on_the_same_machine_is_noticed_by_its_pid(
         await until(lambda: first.holds(1))
 
 
-async def test_the_directory_follows_the_rules_that_the_property_is_tested_with(
-    data: psycopg.Connection, admin: psycopg.Connection
-) -> None:
-    """Random renewals by processes that don't know what they do, and what `ListModel` says to each."""
-    draw, model, now_s = random.Random(24), ListModel(), 1_000.0
-    names = [f"proc_{number:032x}" for number in range(5)]
-    numbers = dict.fromkeys(names, 0)
-    for _ in range(300):
-        name, choice = draw.choice(names), draw.random()
-        if choice < 0.1:
-            data.execute("SELECT leave_process(%s, 'space')", (name,))
-            model.leave(name, now_s)
-            names[names.index(name)] = successor = f"proc_{draw.randrange(16**32):032x}"
-            numbers[successor] = 0
-            continue
-        if choice < 0.3:
-            seconds = draw.choice((5, 9, 16, 80))
-            admin.execute(_AGE, (seconds,))
-            now_s += seconds
-            continue
-        numbers[name] += draw.choice((0, 1, 1, 1))
-        held, dead = draw.randrange(WHOLE), draw.sample(names, draw.choice((0, 0, 0, 1)))
-        dead = [each for each in dead if each != name]
-        try:
-            expected = model.renew(name, numbers[name], held, now_s=now_s, dead=dead)
-        except RefusedError:
-            with pytest.raises(SerializationFailure):
-                renew(data, name, numbers[name], held, dead=dead)
-            continue
-        assert renew(data, name, numbers[name], held, dead=dead) == expected
-
-
-def renew(
-    connection: psycopg.Connection, name: str, number: int, held: int, *, dead: Sequence[str] = (), space: str = "space"
-) -> Renewed:
-    ((share, target, number_of, is_first),) = connection.execute(
-        "SELECT * FROM renew_process(%s, 'host', 1, %s, 'data', NULL, %s, %s, %s)",
-        (name, space, number, held, list(dead)),
-    ).fetchall()
-    return Renewed(share, target, number_of, is_first)
-
-
-@dataclass
-class Renewals:
-    """Renewals of one process in a thread of its own, as fast as they go."""
-
-    dsn: str
-    name: str
-    failures: list[int] = field(default_factory=list)
-
-    def run(self, times: int) -> None:
-        draw = random.Random(self.name)
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            for number in range(1, times + 1):
-                renew(connection, self.name, number, draw.randrange(WHOLE))
-                ((share,),) = connection.execute(_SUM).fetchall()
-                if share > WHOLE:
-                    self.failures.append(share)
-
-
-async def test_renewals_at_once_neither_exceed_the_whole_nor_block_each_other(dsn: str) -> None:
-    all_of_them = [Renewals(dsn, f"proc_{number:032x}") for number in range(6)]
-    await asyncio.gather(*(asyncio.to_thread(each.run, 60) for each in all_of_them))
-    assert [each.failures for each in all_of_them] == [[]] * 6
-
-
-def test_a_process_that_wants_more_waits_for_the_commit_of_another_one_that_does(
-    dsn: str, admin: psycopg.Connection
-) -> None:
-    waiting = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-    names = [f"proc_{number:032x}" for number in range(2)]
-    with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second, ThreadPoolExecutor(1) as thread:
-        assert renew(first, names[0], 1, 0).share == WHOLE
-        other = thread.submit(renew, second, names[1], 1, 0)
-        wait_for(lambda: other.done() or admin.execute(waiting).rowcount, _LIMIT_S, lambda: "it does not wait")
-        first.commit()
-        assert other.result(_LIMIT_S).share == 0
-
-
-def test_a_process_can_declare_dead_and_leave_only_in_its_own_pid_space(
-    data: psycopg.Connection, admin: psycopg.Connection
-) -> None:
-    """The login of a data plane is on every node, and must not end the processes of the others by mistake."""
-    other, share = "proc_" + "1" * 32, f"SELECT share FROM data_processes WHERE id = '{_PROCESS}'"
-    renew(data, _PROCESS, 1, 0)
-    renew(data, other, 1, 0, dead=[_PROCESS], space="elsewhere")
-    data.execute("SELECT leave_process(%s, 'elsewhere')", (_PROCESS,))
-    assert admin.execute(share).fetchall() == [(WHOLE,)]
-    renew(data, other, 2, 0, dead=[_PROCESS], space="elsewhere")
-    assert admin.execute(share).fetchall() == [(WHOLE,)]
-
-
 @pytest.mark.usefixtures("often")
 async def test_a_process_whose_row_something_else_ended_takes_another_one(dsn: str, data: psycopg.Connection) -> None:
     seen: list[Observation] = []
@@ -479,27 +367,6 @@ async def test_a_renewal_that_waits_for_a_lock_ends_in_the_directory_too(
             blocking.execute("LOCK TABLE data_processes")
             await until(failures)
     assert "statement timeout" in failures()[0].context
-
-
-def test_after_an_outage_the_first_process_leaves_the_others_their_shares_and_announces_itself(
-    data: psycopg.Connection, admin: psycopg.Connection
-) -> None:
-    other = "proc_" + "1" * 32
-    renew(data, _PROCESS, 1, 0)
-    renew(data, other, 1, 0)
-    for name in (_PROCESS, other):
-        renew(data, name, 2, WHOLE // 2)
-    admin.execute(_EXPIRE)
-    admin.execute(f"LISTEN {processes.PROCESSES_CHANGED}")
-    assert renew(data, _PROCESS, 3, 0).share == WHOLE // 2
-    assert list(admin.notifies(timeout=_LIMIT_S, stop_after=1))
-    assert renew(data, other, 3, 0).share == WHOLE // 2
-
-
-def test_a_process_of_one_plane_can_not_be_renewed_as_one_of_the_other(data: psycopg.Connection) -> None:
-    renew(data, _PROCESS, 1, 0)
-    with pytest.raises(InvalidParameterValue):
-        data.execute("SELECT renew_process(%s, 'host', 1, 'space', 'control', NULL, 2, 0, '{}')", (_PROCESS,))
 
 
 async def test_a_directory_that_does_not_answer_is_given_up_soon(
