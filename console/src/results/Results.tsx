@@ -298,14 +298,24 @@ export const copyText = async (text: string): Promise<void> => {
 
 const shapeOf = ({ columns, types, sql }: Shown) => ({ columns, types, table: tableOf(sql) });
 
-const copy = async (format: Format, result: Shown): Promise<void> => {
-  const rows = await result.rows.read(0, COPIED_MAX);
-  await copyText(written(format, shapeOf(result), rows));
-  if (result.rows.count > rows.length) toast(`The first ${rows.length} rows were copied. Export has no limit.`);
+/** What fails in a menu has no place of its own to say so. */
+const said = async (work: () => Promise<void>): Promise<void> => {
+  try {
+    await work();
+  } catch (error) {
+    toast((error as Error).message, "danger");
+  }
 };
 
-const exported = async (format: Format, result: Shown): Promise<void> => {
-  const name = `plainsql-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
-  await save(format, shapeOf(result), result.rows, name);
-  toast(`${count(result.rows.count, "row")} exported.`);
-};
+const copy = (format: Format, result: Shown): Promise<void> =>
+  said(async () => {
+    const rows = await result.rows.read(0, COPIED_MAX);
+    await copyText(written(format, shapeOf(result), rows));
+    if (result.rows.count > rows.length) toast(`The first ${rows.length} rows were copied. Export has no limit.`);
+  });
+
+const exported = (format: Format, result: Shown): Promise<void> =>
+  said(async () => {
+    const name = `plainsql-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
+    toast(`${count(await save(format, shapeOf(result), result.rows, name), "row")} exported.`);
+  });

@@ -11,15 +11,21 @@ const TYPES: Record<Format, string> = {
   INSERT: "application/sql",
 };
 
-export const save = async (format: Format, shape: Shape, rows: Rows, name: string): Promise<void> => {
+/** Saves what there is of the rows now. How many it saved. */
+export const save = async (format: Format, shape: Shape, rows: Rows, name: string): Promise<number> => {
   const writer = writerOf(format, shape);
   const parts: Blob[] = [new Blob([writer.head])];
   const { count } = rows;
-  for (let at = 0; at < count; at += PART_ROWS) {
-    parts.push(new Blob([writer.rows(await rows.read(at, Math.min(count, at + PART_ROWS)), at === 0)]));
+  let written = 0;
+  while (written < count) {
+    const part = await rows.read(written, Math.min(count, written + PART_ROWS));
+    if (part.length === 0) break;
+    parts.push(new Blob([writer.rows(part, written === 0)]));
+    written += part.length;
   }
   parts.push(new Blob([writer.tail]));
   download(new Blob(parts, { type: TYPES[format] }), `${name}.${EXTENSIONS[format]}`);
+  return written;
 };
 
 export const download = (content: Blob, name: string): void => {

@@ -18,6 +18,13 @@ export type StreamState =
   | { kind: "stopped"; why: "cancelled" | "memory"; outcome?: ErrorFields["outcome"] }
   | { kind: "failed"; error: PlainSQLError };
 
+const gone = (): Error => new Error("The rows of this result are no longer here.");
+
+interface Asked {
+  resolve: (rows: Row[]) => void;
+  reject: (error: Error) => void;
+}
+
 export class StreamedRows implements Rows {
   columns: string[] = [];
   types: string[] = [];
@@ -30,14 +37,18 @@ export class StreamedRows implements Rows {
   readonly #listeners = new Set<() => void>();
   // In the order in which they were last used.
   readonly #chunks = new Map<number, Row[]>();
-  readonly #asked = new Map<number, ((rows: Row[]) => void)[]>();
+  readonly #asked = new Map<number, Asked[]>();
+  // Whether its worker has ended, so that nothing more comes.
+  #isClosed = false;
 
   constructor({ sql, params }: Statement, database: string, isRead: boolean) {
     const { dataUrl, token } = current();
     this.#token = token;
     this.#worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module" });
     this.#worker.addEventListener("message", ({ data }: MessageEvent<FromWorker>) => this.#hear(data));
-    this.#worker.addEventListener("error", () => this.#fail({ code: "network_error", message: "The worker failed." }));
+    this.#worker.addEventListener("error", () =>
+      this.#fail({ code: "network_error", message: "The worker failed.", outcome: "unknown" }),
+    );
     const body = { sql, params, ...(database && { database }), read_only: isRead };
     this.#say({ kind: "start", request: { url: dataUrl, token, body, maxBytes: MAX_BYTES } });
   }
@@ -74,7 +85,7 @@ export class StreamedRows implements Rows {
   }
 
   close(): void {
-    this.#worker.terminate();
+    this.#end();
     this.#chunks.clear();
     this.#listeners.clear();
   }
@@ -87,10 +98,11 @@ export class StreamedRows implements Rows {
     const complete = Math.min(CHUNK_ROWS, this.count - chunk * CHUNK_ROWS);
     const here = this.#chunks.get(chunk);
     if (here && here.length >= complete) return Promise.resolve(here);
-    return new Promise((resolve) => this.#ask(chunk, resolve));
+    if (this.#isClosed) return Promise.reject(gone());
+    return new Promise((resolve, reject) => this.#ask(chunk, { resolve, reject }));
   }
 
-  #ask(chunk: number, then?: (rows: Row[]) => void): void {
+  #ask(chunk: number, then?: Asked): void {
     const asked = this.#asked.get(chunk);
     if (asked) {
       if (then) asked.push(then);
@@ -123,11 +135,21 @@ export class StreamedRows implements Rows {
       if (this.#chunks.size <= MAX_CHUNKS) break;
       this.#chunks.delete(oldest);
     }
-    for (const then of this.#asked.get(chunk) ?? []) then(rows);
+    for (const { resolve } of this.#asked.get(chunk) ?? []) resolve(rows);
     this.#asked.delete(chunk);
   }
 
+  /** Ends the worker. What was asked for does not come. */
+  #end(): void {
+    this.#isClosed = true;
+    this.#worker.terminate();
+    for (const asked of this.#asked.values()) for (const { reject } of asked) reject(gone());
+    this.#asked.clear();
+  }
+
+  /** The worker itself has failed. */
   #fail(fields: ErrorFields): void {
+    this.#end();
     this.#setFailed(fields);
     this.#tell();
   }
