@@ -120,20 +120,35 @@ test("so they are in names of tables that are completed", async () => {
 });
 
 test("a script that someone gets into the page does not run, and can't call home", async () => {
-  const seen = await page.evaluate(async () => {
+  let calls = 0;
+  const home = createServer((_, response) => {
+    calls += 1;
+    response.setHeader("Access-Control-Allow-Origin", "*");
+    response.end();
+  });
+  await new Promise((resolve) => home.listen(0, "127.0.0.1", resolve));
+  const url = `http://127.0.0.1:${home.address().port}/?token`;
+  // It is there, and answers who may ask.
+  assert.equal((await fetch(url)).status, 200);
+  const seen = await page.evaluate(async (address) => {
+    const refused = new Set();
+    document.addEventListener("securitypolicyviolation", ({ effectiveDirective }) => refused.add(effectiveDirective));
     const script = document.createElement("script");
     script.textContent = "window.pwned = 1";
     document.body.append(script);
     const image = document.createElement("div");
     image.innerHTML = "<img src=x onerror='window.pwned = 1'>";
     document.body.append(image);
-    const sent = await fetch("https://example.invalid/?token").then(
+    const sent = await fetch(address).then(
       () => "sent",
       () => "refused",
     );
+    while (!refused.has("connect-src")) await new Promise(requestAnimationFrame);
     return { sent, pwned: window.pwned ?? null };
-  });
+  }, url);
   assert.deepEqual(seen, { sent: "refused", pwned: null });
+  assert.equal(calls, 1);
+  home.close();
 });
 
 test("no other page can frame the console", async () => {
