@@ -56,6 +56,17 @@ def test_the_policy_allows_nothing_but_our_own_files_and_both_planes(console: Co
         assert header(response, "referrer-policy") == "no-referrer"
 
 
+def test_without_an_address_of_the_data_plane_the_page_connects_to_its_own_plane_alone(tmp_path: Path) -> None:
+    (tmp_path / "index.html.gz").write_bytes(gzip.compress(b"built"))
+    page = get(ConsoleRoutes(Urls("", "https://control.example", None), tmp_path))
+    assert " connect-src 'self'; " in (header(page, "content-security-policy") or "")
+
+
+def test_a_file_that_an_upgrade_replaces_is_served_as_its_page_knows_it(console: ConsoleRoutes, tmp_path: Path) -> None:
+    (tmp_path / "app-4f2a.js.gz").unlink()
+    assert get(console, "app-4f2a.js").body == SCRIPT
+
+
 def test_a_client_that_takes_gzip_gets_what_was_stored(console: ConsoleRoutes) -> None:
     for accepted in ("gzip, br", "br;q=1.0, GZIP;q=0.5"):
         response = get(console, "app-4f2a.js", accept_encoding=accepted)

@@ -211,6 +211,13 @@ def _description(run: _Run) -> dict[str, object]:
     }
 
 
+def _console_line(control_url: str) -> str:
+    from plainsql_server.http.control.console import is_built  # noqa: PLC0415  # loaded by now
+
+    how = "sign in with the API key" if is_built() else "not built: run `make console` in the checkout"
+    return f"{control_url}/console  # {how}"
+
+
 def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
     certificates = run.addresses.certificates
     ca_file: Path | None = certificates.ca_file if certificates else None
@@ -218,7 +225,7 @@ def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
         ("Data plane", run.addresses.data_url),
         ("Control plane", run.addresses.control_url),
         ("Alias", run.addresses.alias_url or "none (nginx isn't installed)"),
-        ("Web console", f"{run.addresses.control_url}/console  # sign in with the API key"),
+        ("Web console", _console_line(run.addresses.control_url)),
         ("API key", str(run.folder.api_key_file)),
         ("CA", str(ca_file) if ca_file else "none (plain HTTP)"),
         *(trust_lines(ca_file) if ca_file else []),

@@ -31,6 +31,7 @@ _TYPES = {
     "js": b"text/javascript; charset=utf-8",
 }
 _COMPRESSED = ".gz"
+_FILES: Traversable = files("plainsql_server.http.control").joinpath("console_files")
 _ASK_AGAIN = b"no-cache"
 _KEEP = b"public, max-age=31536000, immutable"
 _NOT_BUILT = """<h1>The console is not built</h1>
@@ -44,13 +45,9 @@ _FILE = Parameter("name", "The name of a file that the page asks for.", {"type":
 class _File:
     """A built file. It is stored compressed."""
 
-    source: Traversable
+    compressed: bytes
     content_type: bytes
     lifetime: bytes
-
-    @cached_property
-    def compressed(self) -> bytes:
-        return self.source.read_bytes()
 
     @cached_property
     def content(self) -> bytes:
@@ -61,11 +58,16 @@ class _File:
         return hashlib.sha256(self.compressed).hexdigest()[:32]
 
 
+def is_built() -> bool:
+    """Whether this installation has the console's files."""
+    return PAGE in _built(_FILES)
+
+
 class ConsoleRoutes:
     """The handlers of the console's routes."""
 
     def __init__(self, urls: Urls, folder: Traversable | None = None) -> None:
-        self._folder = folder or files("plainsql_server.http.control").joinpath("console_files")
+        self._folder = folder or _FILES
         self._files = _built(self._folder)
         self._headers = console_headers(urls)
 
@@ -117,9 +119,11 @@ class ConsoleRoutes:
 def console_headers(urls: Urls) -> list[Header]:
     """The security headers of the page and its files. A worker is bound by those of its own file."""
     data = urlsplit(urls.data_url)
+    # Unset, if the data plane has this plane's own address, or if nobody said where it is.
+    data_plane = f" {data.scheme}://{data.netloc}" if data.netloc else ""
     policy = (
         f"default-src 'none'; script-src 'self'; style-src 'self'; worker-src 'self'; img-src data:;"
-        f" connect-src 'self' {data.scheme}://{data.netloc};"
+        f" connect-src 'self'{data_plane};"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return [
@@ -137,7 +141,8 @@ def _built(folder: Traversable) -> Mapping[str, _File]:
         name = source.name.removesuffix(_COMPRESSED)
         content_type = _TYPES.get(name.rpartition(".")[2])
         if content_type is not None and name != source.name:
-            found[name] = _File(source, content_type, _ASK_AGAIN if name == PAGE else _KEEP)
+            # Read at once: the files of an upgrade under a running server are not those of its page.
+            found[name] = _File(source.read_bytes(), content_type, _ASK_AGAIN if name == PAGE else _KEEP)
     return found
 
 
