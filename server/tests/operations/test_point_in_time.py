@@ -6,6 +6,7 @@ databases.
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -168,6 +169,51 @@ def test_nothing_is_left_of_a_restore_that_was_killed(cell: ArchivedCell) -> Non
     assert stage.checksums("survived") == stage.checksums()
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_restore_that_is_ended_in_order_leaves_nothing(cell: ArchivedCell, how: signal.Signals) -> None:
+    options = cell.options(datetime.now(UTC).isoformat())
+    restoring = cell.stage.start(
+        "restore", "--org", "acme", "ended", "--from", "main", *options, stderr=subprocess.PIPE
+    )
+    wait_for(lambda: _postmaster(cell.work_folder) is not None, 60, lambda: "no spare cluster was started")
+    restoring.send_signal(how)
+    _, output = restoring.communicate(timeout=60)
+    assert restoring.returncode == 1
+    assert f"Ended by {how.name}." in output.decode()
+    assert cell.left_over() == []
+
+
+def test_nothing_is_left_if_the_postmaster_of_the_spare_cluster_is_killed(cell: ArchivedCell) -> None:
+    options = cell.options(datetime.now(UTC).isoformat())
+    restoring = cell.stage.start(
+        "restore", "--org", "acme", "ended", "--from", "main", *options, stderr=subprocess.PIPE
+    )
+    wait_for(lambda: _postmaster(cell.work_folder) is not None, 60, lambda: "no spare cluster was started")
+    os.kill(_postmaster(cell.work_folder) or 0, signal.SIGKILL)
+    _, output = restoring.communicate(timeout=60)
+    assert restoring.returncode == 1, output
+    assert "Traceback" not in output.decode()
+    assert cell.left_over() == []
+
+
+def test_pgbackrest_ends_with_a_restore_that_was_killed(cell: ArchivedCell) -> None:
+    options = cell.options(datetime.now(UTC).isoformat())
+    command = ("restore", "--org", "acme", "killed-early", "--from", "main", *options)
+    restoring = cell.stage.start(*command, stderr=subprocess.DEVNULL)
+    wait_for(lambda: _using(cell.work_folder) != [], 60, lambda: "pgBackRest was not started")
+    restoring.send_signal(signal.SIGKILL)
+    restoring.wait(30)
+    wait_for(lambda: _using(cell.work_folder) == [], 30, lambda: "pgBackRest outlives its command")
+    cell.stage.run("restore", "--org", "acme", "survived-early", "--from", "main", *options)
+    assert cell.left_over() == []
+
+
+def _using(work_folder: Path) -> list[str]:
+    """The processes of pgBackRest that restore to the folder."""
+    found = subprocess.run(["pgrep", "-f", f"pgbackrest.*{work_folder}"], capture_output=True, text=True, check=False)
+    return found.stdout.split()
+
+
 def _postmaster(work_folder: Path) -> int | None:
     files = list(work_folder.glob("*/data/postmaster.pid"))
     lines = files[0].read_text().splitlines() if files else []
@@ -205,3 +251,42 @@ async def test_the_lag_of_the_archive_is_measured(cell: ArchivedCell) -> None:
         while not (await connection.execute(archived, (closed[0],))).rowcount:
             continue
         assert (await measure(connection)).archive_lag_s == 0
+
+
+def test_a_restore_writes_only_to_its_own_folder_whatever_the_archives_configuration_says(cell: ArchivedCell) -> None:
+    """Another database is in a tablespace, and the operator's configuration restores with delta and links, there."""
+    stage, elsewhere = cell.stage, cell.config_folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    shutil.chown(elsewhere, cell.config_folder.owner(), cell.config_folder.group())
+    stage.run("database", "create", "--org", "acme", "beside")
+    with stage.owner("beside") as owner:
+        owner.execute("create table placed as select generate_series(1, 1000) as a")
+    own = cell.config_folder / "conf.d/own.conf"
+    with stage.postgres.connect(database=stage.names("beside")[0]) as admin:
+        admin.execute(f"create tablespace elsewhere location '{elsewhere}'")
+        admin.execute("alter table placed set tablespace elsewhere")
+        admin.execute("vacuum freeze placed")
+        try:
+            early = cell.options(datetime.now(UTC).isoformat())
+            cell.back_up()
+            backed_up_at = datetime.now(UTC)
+            wait_for(lambda: datetime.now(UTC) > backed_up_at + timedelta(seconds=2), 10, lambda: "no time passes")
+            own.write_text(f"[plainsql]\ndelta=y\nlink-all=y\ntablespace-map=elsewhere={elsewhere}\n")
+            point, before = datetime.now(UTC), _files_of(elsewhere)
+            assert before
+            stage.run("restore", "--org", "acme", "untouched", "--from", "main", *cell.options(point.isoformat()))
+            assert _files_of(elsewhere) == before
+            # Its backup is older than the tablespace.
+            refused = stage.run("restore", "--org", "acme", "never", "--from", "main", *early, exit_code=1)
+            assert "got a tablespace" in refused.stderr
+            assert _files_of(elsewhere) == before
+            assert cell.left_over() == []
+        finally:
+            own.unlink(missing_ok=True)
+            admin.execute("drop table placed")
+            admin.execute("drop tablespace elsewhere")
+
+
+def _files_of(folder: Path) -> dict[Path, tuple[int, int]]:
+    found = {path: path.stat() for path in folder.rglob("*")}
+    return {path: (each.st_ino, each.st_mtime_ns) for path, each in found.items()}

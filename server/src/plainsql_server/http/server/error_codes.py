@@ -141,7 +141,7 @@ OPERATORS_CODES = frozenset(
         "move_overtaken", "move_under_way", "not_a_backup", "not_adoptable", "not_in_archive",
         "not_the_owner", "not_their_cell",
         "organization_ambiguous", "pid_ambiguous", "pipe_failed", "program_missing", "purge_incomplete",
-        "purge_overtaken", "restore_overtaken", "roles_missing", "row_security_forced", "secrets_key_missing",
-        "statement_not_found", "too_many_tables", "unknown_tier", "wrong_backup",
+        "purge_overtaken", "restore_ended", "restore_overtaken", "roles_missing", "row_security_forced",
+        "secrets_key_missing", "statement_not_found", "too_many_tables", "unknown_tier", "wrong_backup",
     }
 )  # fmt: skip

@@ -4,8 +4,9 @@
         ... spare.conninfo ...
 
 It has its own folder and a socket in it that no other user can reach, archives nothing, and belongs to this process:
-if that dies, the kernel ends the cluster. A folder that such a death leaves behind is removed by the next one. Only the
-wanted database has its content; the files of the others are empty.
+if that dies, the kernel ends the cluster, and pgBackRest. A folder that such a death leaves behind is removed by the
+next one, when the last process that writes to it has ended: they all hold its lock. Only the wanted database has its
+content; the files of the others are empty.
 """
 
 import asyncio
@@ -15,11 +16,12 @@ import os
 import pwd
 import shutil
 import signal
-import stat
 import tempfile
+import threading
+import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,11 +48,14 @@ _LOOK_EVERY_S = 0.1
 _LOG_KEPT = 8_000
 _ERRORS = ("FATAL:", "PANIC:", "ERROR:")
 _PR_SET_PDEATHSIG = 1
+# Without a handler, these end a process at once.
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 # Every cell has it, from before its first backup. A database that is younger than the backup comes from the WAL alone,
 # but pgBackRest excludes others only if it is given one to include.
 _ALWAYS_THERE = "plainsql_template"
 _NOT_IN_BACKUP = ("unable to find", "database to include")
+_NEW_TABLESPACE = 'could not create symbolic link "pg_tblspc/'
 _UNREACHED = "recovery ended before configured recovery target was reached"
 
 # Where the cluster's own files say other things, the command line is stronger. It is used once and then removed, so it
@@ -62,7 +67,8 @@ _SETTINGS = {
     "max_prepared_transactions": str(PREPARED_TRANSACTIONS), "max_worker_processes": "0", "jit": "off",
     "shared_preload_libraries": "", "session_preload_libraries": "", "logging_collector": "off",
     "log_min_messages": "log", "log_min_error_statement": "panic", "log_error_verbosity": "terse",
-    "primary_conninfo": "", "lc_messages": "C", "max_wal_size": "4GB",
+    "primary_conninfo": "", "primary_slot_name": "", "archive_cleanup_command": "", "recovery_end_command": "",
+    "lc_messages": "C", "max_wal_size": "4GB", "dynamic_shared_memory_type": "mmap",
 }  # fmt: skip
 
 
@@ -94,32 +100,29 @@ async def spare_cluster_at(
     Raises RequestError if pgBackRest can't restore it, or if the archive does not reach to the moment.
     """
     remove_abandoned(parent)
-    with _own_folder(parent) as folder:
+    with _ending_in_order(), _own_folder(parent) as (folder, lock):
         progress.step("restore the cell's files")
-        await _restore_files(archive, engine_name, point, folder)
+        await _restore_files(archive, engine_name, point, folder, lock)
         progress.step("replay")
-        async with _running(folder) as process:
+        async with _running(folder, lock) as process:
             conninfo = f"host={folder} port={_PORT}"
             await _wait_until_open(process, folder, f"{conninfo} user={admin_role} dbname={MAINTENANCE_DATABASE}")
             yield await _described(conninfo, admin_role)
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Removes the folders of spare clusters whose process has died."""
+    """Removes the folders of spare clusters whose processes have all ended."""
     ours = {os.geteuid(), _identity().get("user", os.geteuid())}
     for folder in parent.glob(f"{_PREFIX}*"):
-        # Other users of the machine can make folders and links here, too.
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in ours:
-            continue
         try:
-            lock = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW)
+            # Other users of the machine can make folders and links here, too.
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
-            # It is being made.
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if os.fstat(lock).st_uid in ours and _has_name(lock, folder):
+                _remove_tree(folder)
         except BlockingIOError:
             continue
         finally:
@@ -127,39 +130,107 @@ def remove_abandoned(parent: Path) -> None:
 
 
 @contextmanager
-def _own_folder(parent: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    if len(os.fsencode(folder)) > _SOCKET_FOLDER_LONGEST:
-        folder.rmdir()
-        raise RequestError("invalid_folder", f"The path {parent} is too long for PostgreSQL's socket. Use another.")
+def _own_folder(parent: Path) -> Iterator[tuple[Path, int]]:
+    """A new folder, and the descriptor that has its lock. The folder is removed at the end, and unlocked then."""
+    folder, lock = _locked_folder(parent)
     try:
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            (folder / "data").mkdir(mode=0o700)
-            for path in (folder, folder / "data"):
-                if os.geteuid() == 0:
-                    shutil.chown(path, _SYSTEM_USER)
-            yield folder
+        if len(os.fsencode(folder)) > _SOCKET_FOLDER_LONGEST:
+            raise RequestError("invalid_folder", f"The path {parent} is too long for PostgreSQL's socket. Use another.")
+        (folder / "data").mkdir(mode=0o700)
+        for path in (folder, folder / "data"):
+            if os.geteuid() == 0:
+                shutil.chown(path, _SYSTEM_USER)
+        yield folder, lock
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
+        os.close(lock)
 
 
-async def _restore_files(archive: Archive, engine_name: str, point: datetime, folder: Path) -> None:
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Another process may have found it without a lock, and removed it.
+        if _has_name(lock, folder):
+            return folder, lock
+        os.close(lock)
+
+
+def _has_name(descriptor: int, folder: Path) -> bool:
+    """Whether a folder that was opened exists, and has this name."""
+    opened = os.fstat(descriptor)
+    try:
+        return opened.st_nlink > 0 and os.path.samestat(opened, folder.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_tree(folder: Path) -> None:
+    with suppress(OSError):
+        (folder / "data/pg_tblspc").chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder. If its postmaster was killed, backends may be making files in it for a moment."""
+    end_s = time.monotonic() + _END_S
+    _remove_tree(folder)
+    while folder.exists() and time.monotonic() < end_s:
+        time.sleep(_LOOK_EVERY_S)
+        _remove_tree(folder)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Cancels this task on the first signal that would end the process, so that nothing is left behind."""
+    task, loop, received = asyncio.current_task(), asyncio.get_running_loop(), list[signal.Signals]()
+    assert task is not None
+
+    def end(number: signal.Signals) -> None:
+        if not received:
+            received.append(number)
+            task.cancel()
+
+    # `nohup` ignores one of them. Only the main thread can have handlers.
+    is_main = threading.current_thread() is threading.main_thread()
+    handled = [each for each in _ENDING_SIGNALS if is_main and signal.getsignal(each) is signal.SIG_DFL]
+    for each in handled:
+        loop.add_signal_handler(each, end, each)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise RequestError("restore_ended", f"Ended by {received[0].name}.") from None
+    finally:
+        for each in handled:
+            loop.remove_signal_handler(each)
+
+
+async def _restore_files(archive: Archive, engine_name: str, point: datetime, folder: Path, lock: int) -> None:
     output = ""
     for included in (engine_name, _ALWAYS_THERE):
         succeeded, output = await _pgbackrest(
-            archive, folder, "restore", f"--db-include={included}", "--type=time",
+            archive, folder, lock, "restore", f"--db-include={included}", "--type=time",
             f"--target={point.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f+00}", "--target-action=promote",
             "--archive-mode=off",
+            # An operator's own configuration may say otherwise, and would let it write outside the folder: into the
+            # cell's own tablespaces, for one.
+            "--no-delta", "--no-link-all", "--reset-link-map", "--reset-tablespace-map",
+            f"--tablespace-map-all={folder / 'tablespaces'}",
         )  # fmt: skip
         if succeeded:
+            # A tablespace that is younger than the backup is made by replaying the WAL, where the cell has its own, and
+            # the replay would write to the cell's files. So recovery must fail instead.
+            (folder / "data/pg_tblspc").chmod(0o500)
             return
         if not any(part in output for part in _NOT_IN_BACKUP):
             break
     raise RequestError("archive_failed", f"pgBackRest can't restore the cell: {_last_line(output)}")
 
 
-async def _pgbackrest(archive: Archive, folder: Path, command: str, *options: str) -> tuple[bool, str]:
+async def _pgbackrest(archive: Archive, folder: Path, lock: int, command: str, *options: str) -> tuple[bool, str]:
     program = shutil.which("pgbackrest")
     if program is None:
         raise RequestError(
@@ -169,7 +240,8 @@ async def _pgbackrest(archive: Archive, folder: Path, command: str, *options: st
         program, f"--config-path={archive.config_folder}", f"--stanza={archive.stanza}",
         f"--pg1-path={folder / 'data'}", f"--lock-path={folder / 'lock-path'}", f"--log-path={folder}",
         "--log-level-file=off", "--log-level-console=warn", *options, command,
-        stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=program_environment(), cwd="/", **_identity(),
+        stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=program_environment(), cwd="/",
+        pass_fds=(lock,), preexec_fn=_dying_with_this_process(signal.SIGKILL), **_identity(),
     )  # fmt: skip
     try:
         output, _ = await process.communicate()
@@ -179,7 +251,7 @@ async def _pgbackrest(archive: Archive, folder: Path, command: str, *options: st
 
 
 @asynccontextmanager
-async def _running(folder: Path) -> AsyncIterator[Process]:
+async def _running(folder: Path, lock: int) -> AsyncIterator[Process]:
     """The cluster's postmaster, which ends with this process."""
     data = folder / "data"
     major = int((data / "PG_VERSION").read_text())
@@ -195,7 +267,7 @@ async def _running(folder: Path) -> AsyncIterator[Process]:
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=log, stderr=STDOUT, cwd="/", env=program_environment(),
-            preexec_fn=_dying_with_this_process(), **_identity(),
+            pass_fds=(lock,), preexec_fn=_dying_with_this_process(signal.SIGQUIT), **_identity(),
         )  # fmt: skip
     try:
         yield process
@@ -219,6 +291,11 @@ async def _wait_until_open(process: Process, folder: Path, conninfo: str) -> Non
                 raise RequestError(
                     "archive_too_short", "The archive does not reach to that moment.",
                     hint="Wait until the cell has archived what it wrote since, or choose an earlier moment.",
+                )  # fmt: skip
+            if _NEW_TABLESPACE in log:
+                raise RequestError(
+                    "archive_failed", "The cell got a tablespace between its backup and that moment.",
+                    hint="Choose a moment after the next backup, or one before the tablespace.",
                 )  # fmt: skip
             raise RequestError("archive_failed", f"The spare cluster did not start: {_last_line(log)}")
         try:
@@ -258,13 +335,13 @@ def _identity() -> dict[str, Any]:
     return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
 
-def _dying_with_this_process() -> Any:
+def _dying_with_this_process(how: signal.Signals) -> Any:
     # Loaded before the fork, because the child should allocate as little as possible.
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     parent = os.getpid()
 
     def prepare() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGQUIT), 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
 
