@@ -20,8 +20,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from plainsql_server.cli.progress import Bar
 from plainsql_server.engine.admin.activity import watching
 from plainsql_server.engine.admin.measures import measure
+from plainsql_server.operations.point_in_time.spare_cluster import Archive, spare_cluster_at
 from server.tests.load import size
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
 from server.tests.postgres import SUPERUSER
@@ -285,6 +287,54 @@ def test_a_restore_writes_only_to_its_own_folder_whatever_the_archives_configura
             own.unlink(missing_ok=True)
             admin.execute("drop table placed")
             admin.execute("drop tablespace elsewhere")
+
+
+async def test_the_spare_cluster_has_as_many_locks_and_prepared_transactions_as_the_cell(cell: ArchivedCell) -> None:
+    names = "max_connections", "max_prepared_transactions", "max_locks_per_transaction"
+    shown = "select " + ", ".join(f"current_setting('{name}')::int" for name in names)
+    with cell.stage.postgres.connect() as admin:
+        (allowed,) = admin.execute(shown.encode()).fetchall()
+    # A backup that ended in this second is not used.
+    began_at = datetime.now(UTC)
+    wait_for(lambda: datetime.now(UTC) > began_at + timedelta(seconds=2), 10, lambda: "no time passes")
+    archive, point = Archive(cell.config_folder), datetime.now(UTC)
+    with cell.stage.postgres.connect() as admin:
+        admin.execute("select pg_current_xact_id()")
+        (closed,) = admin.execute("select pg_walfile_name(pg_switch_wal())").fetchone() or ("",)
+        archived = "select from pg_stat_archiver where last_archived_wal >= %s"
+        wait_for(lambda: admin.execute(archived, (closed,)).rowcount > 0, 30, lambda: "it is not archived")
+    engine_name = cell.stage.names()[0]
+    spare = spare_cluster_at(archive, engine_name, SUPERUSER, point, parent=cell.work_folder, progress=Bar())
+    async with spare as running:
+        with psycopg.connect(f"{running.conninfo} user={SUPERUSER} dbname=postgres") as admin:
+            (found,) = admin.execute(shown.encode()).fetchall()
+    assert all(each >= least for each, least in zip(found, allowed, strict=True)), (found, allowed)
+    assert found[0] * found[2] > 5_376
+
+
+def test_prepared_transactions_of_the_database_are_counted_and_left_out(cell: ArchivedCell) -> None:
+    stage = cell.stage
+    for name in ("prepared", "prepared-too"):
+        stage.run("database", "create", "--org", "acme", name)
+        with stage.owner(name) as owner:
+            owner.execute("create table t as select 'committed' as a")
+            owner.execute("create table locked ()")
+    prepared = [("prepared", "plain"), ("prepared", "locking"), ("prepared-too", "others")]
+    try:
+        for name, gid in prepared:
+            with stage.postgres.connect(database=stage.names(name)[0]) as admin:
+                admin.execute("begin")
+                admin.execute("lock table locked" if gid == "locking" else "insert into t values ('prepared')")
+                admin.execute(f"prepare transaction '{gid}'")
+        options = cell.options(datetime.now(UTC).isoformat())
+        done = stage.run("restore", "--org", "acme", "prepared-before", "--from", "prepared", *options)
+        assert "Prepared transactions that are missing: 2." in done.stderr
+        with stage.owner("prepared-before") as owner:
+            assert owner.execute("select a from t").fetchall() == [("committed",)]
+    finally:
+        for name, gid in prepared:
+            with stage.postgres.connect(database=stage.names(name)[0]) as admin:
+                admin.execute(f"rollback prepared '{gid}'")
 
 
 def _files_of(folder: Path) -> dict[Path, tuple[int, int]]:

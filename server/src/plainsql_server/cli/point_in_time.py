@@ -96,9 +96,9 @@ def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
         f"Restored the database {restored.database.name!r} on the cell {restored.database.cell_name!r} as it was at"
         f" {point.isoformat()}. The last commit of the cell before that: {last}."
     )
-    if restored.spanning:
+    if restored.prepared:
         remark(
-            f"{len(restored.spanning)} transactions over several databases were being committed at that moment, and are"
-            " missing here, although other databases may have them."
+            f"Prepared transactions that are missing: {restored.prepared}. At that moment, they were neither committed"
+            " nor rolled back. Their parts in other databases may be there."
         )
     return restored.database.id

@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from psycopg import sql
+
 from plainsql_server.control_plane.databases import cell_of
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError, ServiceError
@@ -22,6 +24,7 @@ from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.fencing import allow_connections
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.operations.backup import backup_content
 from plainsql_server.operations.point_in_time.spare_cluster import Archive, spare_cluster_at
@@ -44,7 +47,8 @@ class RestoredAt:
 
     database: DatabaseRecord
     last_commit_at: datetime | None
-    spanning: tuple[str, ...]
+    prepared: int
+    """How many of its transactions were prepared, and neither committed nor rolled back. They are not restored."""
 
 
 async def restore_at(
@@ -66,12 +70,13 @@ async def restore_at(
         archive, origin.engine_name, cell.admin_role, point, parent=folder, progress=progress
     ) as spare:
         there = replace(cell, conninfo=spare.conninfo)
-        await _check_exists(there, origin)
+        await _open(there, origin)
+        prepared = await _roll_back_prepared(there, origin)
         with tempfile.TemporaryFile(dir=folder) as file:
             await backup_content(there, origin, file, progress)
             file.seek(0)
             restored = await goal(file)
-        return RestoredAt(restored, spare.last_commit_at, spare.spanning)
+        return RestoredAt(restored, spare.last_commit_at, prepared)
 
 
 async def _close_wal(cell: CellRecord) -> None:
@@ -91,11 +96,28 @@ async def _close_wal(cell: CellRecord) -> None:
         return
 
 
-async def _check_exists(cell: CellRecord, origin: DatabaseRecord) -> None:
+async def _open(cell: CellRecord, origin: DatabaseRecord) -> None:
+    """Let connections to the database in: at the moment, a move may have closed it."""
     found = "SELECT FROM pg_database WHERE datname = %s"
     async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
         if not (await admin.execute(found, (origin.engine_name,))).rowcount:
-            raise RequestError(
-                "not_in_archive", f"At that moment, the database {origin.name!r} was not on the cell {cell.name!r}.",
-                hint="It was created, moved or replaced later. Its old content, if it has one, is in `database list`.",
-            )  # fmt: skip
+            raise _not_there(origin)
+        await allow_connections(admin, origin.engine_name, True)
+
+
+async def _roll_back_prepared(cell: CellRecord, origin: DatabaseRecord) -> int:
+    """Roll back what was prepared in the database: its locks would stop the dump. Return how many there were."""
+    found = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    async with admin_connection(cell.conninfo, cell.admin_role, origin.engine_name) as admin:
+        prepared = await (await admin.execute(found)).fetchall()
+        for (gid,) in prepared:
+            await admin.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+    return len(prepared)
+
+
+def _not_there(origin: DatabaseRecord) -> RequestError:
+    return RequestError(
+        "not_in_archive",
+        f"At that moment, the database {origin.name!r} was not on the cell {origin.cell_name!r}, or not complete.",
+        hint="It was created, moved or replaced later. Its old content, if it has one, is in `database list`.",
+    )

@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import os
 import pwd
+import re
 import shutil
 import signal
 import tempfile
@@ -34,7 +35,7 @@ from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.operations.files.archive import STANZA
 from plainsql_server.operations.files.cell import with_bounded_memory
 from plainsql_server.operations.files.sizing import PREPARED_TRANSACTIONS
-from plainsql_server.operations.programs import find_program, program_environment
+from plainsql_server.operations.programs import find_program, program_environment, run
 from plainsql_server.operations.progress import Progress
 
 _PREFIX = "plainsql-spare-"
@@ -63,12 +64,20 @@ _UNREACHED = "recovery ended before configured recovery target was reached"
 _SETTINGS = {
     "listen_addresses": "", "archive_mode": "off", "ignore_invalid_pages": "on", "hot_standby": "off",
     "fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "synchronous_standby_names": "",
-    "autovacuum": "off", "ssl": "off", "shared_buffers": "128MB", "huge_pages": "off", "max_connections": "20",
-    "max_prepared_transactions": str(PREPARED_TRANSACTIONS), "max_worker_processes": "0", "jit": "off",
+    "autovacuum": "off", "ssl": "off", "shared_buffers": "128MB", "huge_pages": "off", "max_worker_processes": "0",
+    "jit": "off",
     "shared_preload_libraries": "", "session_preload_libraries": "", "logging_collector": "off",
     "log_min_messages": "log", "log_min_error_statement": "panic", "log_error_verbosity": "terse",
     "primary_conninfo": "", "primary_slot_name": "", "archive_cleanup_command": "", "recovery_end_command": "",
     "lc_messages": "C", "max_wal_size": "4GB", "dynamic_shared_memory_type": "mmap",
+}  # fmt: skip
+
+# Settings that decide how many locks there are and how many transactions can be prepared: what pg_controldata calls
+# them, and the least.
+_SIZES = {
+    "max_connections": ("max_connections", 20),
+    "max_prepared_transactions": ("max_prepared_xacts", PREPARED_TRANSACTIONS),
+    "max_locks_per_transaction": ("max_locks_per_xact", 64),
 }  # fmt: skip
 
 
@@ -87,8 +96,6 @@ class SpareCluster:
     conninfo: str
     last_commit_at: datetime | None
     """When the last transaction that it has was committed; None if its WAL has none."""
-    spanning: tuple[str, ...]
-    """Transactions over several databases that were prepared, and neither committed nor rolled back, at the moment."""
 
 
 @asynccontextmanager
@@ -261,9 +268,11 @@ async def _running(folder: Path, lock: int) -> AsyncIterator[Process]:
     # Only this user and root can enter the folder.
     files["hba_file"].write_text("local all all trust\n")
     files["ident_file"].write_text("")
-    settings = {**_SETTINGS, **files, "unix_socket_directories": folder, "port": _PORT}
+    server = find_server(major)
+    sizes = await _sizes(server, data)
+    settings = {**_SETTINGS, **sizes, **files, "unix_socket_directories": folder, "port": _PORT}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    command = with_bounded_memory([find_server(major), *options])
+    command = with_bounded_memory([server, *options])
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=log, stderr=STDOUT, cwd="/", env=program_environment(),
@@ -273,6 +282,13 @@ async def _running(folder: Path, lock: int) -> AsyncIterator[Process]:
         yield process
     finally:
         await _end(process, signal.SIGQUIT)
+
+
+async def _sizes(server: Path, data: Path) -> dict[str, str]:
+    """What the cell had when it was backed up, or more: what the dump of a database needs there, it gets here."""
+    shown = (await run(server.with_name("pg_controldata"), [str(data)], None)).decode()
+    found = dict(re.findall(r"^(\w+) setting: +(\d+)$", shown, re.MULTILINE))
+    return {name: str(max(least, int(found.get(shown_as, 0)))) for name, (shown_as, least) in _SIZES.items()}
 
 
 def find_server(major: int) -> Path:
@@ -313,8 +329,7 @@ async def _described(conninfo: str, admin_role: str) -> SpareCluster:
     dsn = f"{conninfo} user={admin_role} dbname={MAINTENANCE_DATABASE}"
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         last = await (await connection.execute("SELECT pg_last_xact_replay_timestamp()")).fetchone()
-        prepared = await (await connection.execute("SELECT gid FROM pg_prepared_xacts ORDER BY 1")).fetchall()
-    return SpareCluster(conninfo, last[0] if last else None, tuple(gid for (gid,) in prepared))
+    return SpareCluster(conninfo, last[0] if last else None)
 
 
 async def _end(process: Process, how: signal.Signals) -> None:
