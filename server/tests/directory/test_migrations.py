@@ -66,7 +66,8 @@ def dsn_0016(dsn: str) -> str:
         connection.execute(
             "DROP FUNCTION renew_process, leave_process, grant_permits, delete_old_permits; DROP TABLE permits"
         )
-        connection.execute("ALTER TABLE databases DROP COLUMN branch_of, DROP COLUMN expires_at")
+        dropped = "DROP COLUMN branch_of, DROP COLUMN expires_at, DROP COLUMN content_since"
+        connection.execute(f"ALTER TABLE databases {dropped}".encode())
         connection.execute("UPDATE alembic_version SET version_num = '0016'")
     return dsn
 
@@ -108,7 +109,7 @@ def test_a_migration_of_a_directory_in_use_is_in_the_audit_log(dsn_0016: str) ->
     with psycopg.connect(dsn_0016, autocommit=True) as connection:
         for _ in range(2):
             migrate(dsn_0016)
-            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0019"})]
+            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0020"})]
 
 
 def test_an_unavailable_directory_is_an_engine_error() -> None:

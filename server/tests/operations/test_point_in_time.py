@@ -112,12 +112,15 @@ def test_a_database_is_replaced_by_what_it_was_and_its_later_content_is_kept(cel
         owner.execute("create table t as select 'kept' as a")
         point = datetime.now(UTC)
         owner.execute("drop table t")
-    ((before,),) = stage.ask("select id from databases where name = 'mistaken'")
+    ((before, since),) = stage.ask("select id, content_since from databases where name = 'mistaken'")
     command = ("restore", "--org", "acme", "mistaken", "--replace", *cell.options(point.isoformat()))
     assert stage.run(*command).stdout.strip() == before
     with stage.owner("mistaken") as owner:
         assert owner.execute("select a from t").fetchall() == [("kept",)]
     assert stage.ask("select state from databases where name like 'mistaken-replaced%%'") == [("deleting",)]
+    ((now_since,),) = stage.ask("select content_since from databases where name = 'mistaken'")
+    assert now_since > point
+    assert stage.ask("select content_since from databases where name like 'mistaken-replaced%%'") == [(since,)]
     assert cell.left_over() == []
 
 
@@ -150,6 +153,34 @@ def test_a_database_that_did_not_exist_then_is_refused(cell: ArchivedCell) -> No
     options = cell.options(point.isoformat())
     refused = cell.stage.run("restore", "--org", "acme", "never", "--from", "young", *options, exit_code=1)
     assert "was not on the cell" in refused.stderr
+
+
+def test_a_moment_is_refused_at_which_the_content_was_there_but_not_in_service(cell: ArchivedCell) -> None:
+    cell.stage.run("database", "create", "--org", "acme", "filled")
+    point = datetime.now(UTC)
+    with cell.stage.owner("filled") as owner:
+        owner.execute("create table t ()")
+    with psycopg.connect(cell.stage.dsn, autocommit=True) as directory:
+        # As when a draft is adopted.
+        directory.execute("update databases set content_since = now() where name = 'filled'")
+    options = cell.options(point.isoformat())
+    refused = cell.stage.run("restore", "--org", "acme", "never", "--from", "filled", *options, exit_code=1)
+    assert "or not complete" in refused.stderr
+
+
+def test_a_moment_at_which_no_connections_were_allowed_is_restored(cell: ArchivedCell) -> None:
+    cell.stage.run("database", "create", "--org", "acme", "closed")
+    engine_name = cell.stage.names("closed")[0]
+    with cell.stage.owner("closed") as owner:
+        owner.execute("create table t as select 1 as a")
+    with cell.stage.postgres.connect() as admin:
+        admin.execute(f"alter database {engine_name} allow_connections false")
+        point = datetime.now(UTC)
+        admin.execute(f"alter database {engine_name} allow_connections true")
+    options = cell.options(point.isoformat())
+    cell.stage.run("restore", "--org", "acme", "closed-before", "--from", "closed", *options)
+    with cell.stage.owner("closed-before") as owner:
+        assert owner.execute("select a from t").fetchall() == [(1,)]
 
 
 def test_nothing_is_left_of_a_restore_that_was_killed(cell: ArchivedCell) -> None:

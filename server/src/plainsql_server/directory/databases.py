@@ -168,6 +168,16 @@ async def find_by_engine_name(directory: Directory, engine_name: str) -> Databas
     return await _find_where(directory, "d.engine_name = %s", (engine_name,))
 
 
+async def content_since(directory: Directory, database_id: str) -> datetime:
+    """Since when the database has its content on its cell: since it was created, filled, replaced or moved."""
+    async with directory.connection() as connection:
+        found = await connection.execute("SELECT content_since FROM databases WHERE id = %s", (database_id,))
+        row = await found.fetchone()
+    assert row is not None
+    since: datetime = row["content_since"]
+    return since
+
+
 async def list_by_owner_role(directory: Directory, role: str) -> list[DatabaseRecord]:
     """The database whose owner is called so on its cell, even if it is deleted, then those that had the role before.
 
@@ -214,7 +224,12 @@ async def set_state(
     directory: Directory, database_id: str, state: DatabaseState, *, only_from: States, action: str, by: Actor
 ) -> DatabaseRecord | None:
     """Sets a database's state. Returns None, and changes nothing, if it was in none of the states `only_from`."""
-    statement = "UPDATE databases SET state = %s, work_after = NULL WHERE id = %s AND state = ANY(%s)"
+    # What is being created is not complete yet.
+    statement = """
+        UPDATE databases SET state = %s, work_after = NULL,
+            content_since = CASE state WHEN 'creating' THEN now() ELSE content_since END
+        WHERE id = %s AND state = ANY(%s)
+    """
     arguments = (state, database_id, _names(only_from))
     return await _change(directory, database_id, statement, arguments, action, by=by)
 

@@ -15,7 +15,7 @@ from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, find_by_id
 
 _IS_DRAFT = "state = 'deleting' AND restores_to IS NULL"
-_PLACE = "engine_name, cell_id, record_secret, plain"
+_PLACE = "engine_name, cell_id, record_secret, plain, content_since"
 
 
 async def put_off(directory: Directory, draft_id: str, claim_s: float) -> bool:
@@ -28,8 +28,9 @@ async def put_off(directory: Directory, draft_id: str, claim_s: float) -> bool:
 async def adopt(directory: Directory, draft: DatabaseRecord, without_code: bool, by: Actor) -> DatabaseRecord | None:
     """Makes the draft a ready database, and the default if there is none. Returns None if it is no longer a draft."""
     statement = f"""
-        UPDATE databases SET state = 'ready', work_after = NULL, plain = %(plain)s, is_default = NOT EXISTS (
-            SELECT FROM databases WHERE organization_id = %(organization)s AND is_default)
+        UPDATE databases SET state = 'ready', work_after = NULL, plain = %(plain)s, content_since = now(),
+            is_default = NOT EXISTS (
+                SELECT FROM databases WHERE organization_id = %(organization)s AND is_default)
         WHERE id = %(id)s AND {_IS_DRAFT}
     """
     arguments = {"id": draft.id, "organization": draft.organization_id, "plain": without_code}
@@ -87,7 +88,8 @@ async def exchange(
     if lost_since is not None and not await _is_lost(connection, old["cell_id"], lost_since):
         return False
     await _move_aside(connection, draft.id)
-    await _place(connection, target.id, {**new, "plain": old["plain"] if without_code is None else without_code})
+    plain = old["plain"] if without_code is None else without_code
+    await _place(connection, target.id, {**new, "plain": plain, "content_since": None})
     await _place(connection, draft.id, old)
     await _swap_roles(connection, draft, target)
     return True
@@ -130,7 +132,7 @@ async def _move_aside(connection: DirectoryConnection, draft_id: str) -> None:
 async def _place(connection: DirectoryConnection, database_id: str, place: dict[str, Any]) -> None:
     statement = """
         UPDATE databases SET engine_name = %(engine_name)s, cell_id = %(cell_id)s, record_secret = %(record_secret)s,
-            plain = %(plain)s WHERE id = %(id)s
+            plain = %(plain)s, content_since = coalesce(%(content_since)s, now()) WHERE id = %(id)s
     """
     await connection.execute(statement, {**place, "id": database_id})
 

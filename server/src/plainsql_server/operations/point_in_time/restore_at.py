@@ -20,6 +20,7 @@ from psycopg import sql
 from plainsql_server.control_plane.databases import cell_of
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError, ServiceError
+from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
@@ -62,6 +63,9 @@ async def restore_at(
     """
     if point > now():
         raise RequestError("invalid_time", "That moment is in the future.")
+    # A database with its name may have been there, but not complete: a draft that was being filled, or a move's copy.
+    if point < await stored.content_since(directory, origin.id):
+        raise _not_there(origin)
     cell = await cell_of(directory, origin)
     if cell.state not in OUT_OF_SERVICE:
         progress.step("archive what was written last")
