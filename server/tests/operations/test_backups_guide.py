@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +69,16 @@ def test_the_files_of_the_guide_are_those_that_the_archive_of_this_test_has(cell
     }  # fmt: skip
     for program, *arguments in programs_of(units["plainsql-archive@.service"]):
         run_as_postgres(program, *(each.replace(str(tmp_path), str(root)) for each in arguments))
+
+
+def test_a_backup_takes_the_operators_own_configuration_of_the_guide(cell: ArchivedCell) -> None:
+    (own,) = re.findall(r"^ *```ini\n(.*?)^ *```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    file = cell.config_folder / "conf.d/own.conf"
+    file.write_text(textwrap.dedent(own))
+    try:
+        cell.back_up("diff")
+    finally:
+        file.unlink()
 
 
 @pytest.mark.parametrize(("block", "database"), [(1, "main-before"), (2, "main")])

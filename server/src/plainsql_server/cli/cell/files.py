@@ -74,6 +74,10 @@ _OPTIONS = (
         "--archive-config", metavar="PATH",
         help="Folder of pgBackRest's configuration on the cell's machine.  [default: pgbackrest in FOLDER]",
     ),
+    click.option(
+        "--archive-port", type=click.IntRange(1, 65535), default=5432, show_default=True,
+        help="With --archive-to: port of the cell, for pgBackRest.",
+    ),
 )  # fmt: skip
 
 
@@ -94,6 +98,7 @@ class FileOptions(TypedDict):
     program: str | None
     archive_to: str | None
     archive_config: str | None
+    archive_port: int
 
 
 def file_options(command: Command) -> Command:
@@ -150,7 +155,7 @@ def _archive_of(options: FileOptions) -> ArchiveConfig | None:
     config_folder = options["archive_config"] or str((options["folder"] / "pgbackrest").resolve())
     return ArchiveConfig(
         options["archive_to"], config_folder, options["admin_role"], options["data_folder"],
-        options["socket_directory"],
+        options["socket_directory"], options["archive_port"],
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ STANZA = "plainsql"
 # it isn't full.
 ARCHIVE_WITHIN_S = 60
 
-_HEADING = f"{WRITTEN_BY} Do not edit: generate it again. Put what differs into a file in conf.d beside it.\n"
+_HEADING = f"{WRITTEN_BY} Do not edit: generate it again. Put what differs into conf.d, under [plainsql].\n"
 
 _CONF = """\
 {heading}[global]
