@@ -155,7 +155,7 @@ def test_a_database_that_did_not_exist_then_is_refused(cell: ArchivedCell) -> No
     assert "was not on the cell" in refused.stderr
 
 
-def test_a_moment_is_refused_at_which_the_content_was_there_but_not_in_service(cell: ArchivedCell) -> None:
+def test_a_time_is_refused_at_which_the_content_was_there_but_not_in_service(cell: ArchivedCell) -> None:
     cell.stage.run("database", "create", "--org", "acme", "filled")
     point = datetime.now(UTC)
     with cell.stage.owner("filled") as owner:
@@ -168,7 +168,7 @@ def test_a_moment_is_refused_at_which_the_content_was_there_but_not_in_service(c
     assert "or not complete" in refused.stderr
 
 
-def test_a_moment_at_which_no_connections_were_allowed_is_restored(cell: ArchivedCell) -> None:
+def test_a_time_at_which_no_connections_were_allowed_is_restored(cell: ArchivedCell) -> None:
     cell.stage.run("database", "create", "--org", "acme", "closed")
     engine_name = cell.stage.names("closed")[0]
     with cell.stage.owner("closed") as owner:

@@ -88,8 +88,8 @@ async def exchange(
     if lost_since is not None and not await _is_lost(connection, old["cell_id"], lost_since):
         return False
     await _move_aside(connection, draft.id)
-    plain = old["plain"] if without_code is None else without_code
-    await _place(connection, target.id, {**new, "plain": plain, "content_since": None})
+    is_without_code = old["plain"] if without_code is None else without_code
+    await _place(connection, target.id, {**new, "plain": is_without_code, "content_since": None})
     await _place(connection, draft.id, old)
     await _swap_roles(connection, draft, target)
     return True
