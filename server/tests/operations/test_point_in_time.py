@@ -141,6 +141,8 @@ def test_a_database_that_was_deleted_for_good_is_restored_by_its_id(cell: Archiv
     [("2099-01-01T00:00:00Z", "in the future"), ("2020-01-01T00:00:00Z", "pgBackRest can't restore the cell")],
 )
 def test_a_time_that_is_not_in_the_archive_is_refused(cell: ArchivedCell, point: str, reason: str) -> None:
+    # As if the database were older than the archive.
+    cell.stage.ask("update databases set content_since = '2019-01-01' where name = 'main'")
     refused = cell.stage.run("restore", "--org", "acme", "never", "--from", "main", *cell.options(point), exit_code=1)
     assert reason in refused.stderr
     assert cell.stage.ask("select from databases where name = 'never' and state <> 'deleted'") == []
