@@ -50,7 +50,7 @@ def test_variables_of_others_are_ignored() -> None:
     ("variable", "value"),
     [("DATA_PORT", "many"), ("DATA_PORT", "65536"), ("DATA_PORT", "-1"), ("WORKERS", "0"), ("WORKERS", "65"),
      ("WORKERS", "1.5"), ("POOL_MAX_CONNECTIONS", "0"), ("CONNECT_TIMEOUT_MS", "0"), ("PRINCIPAL_CACHE_MS", "-1"),
-     ("NODES", "0"), ("REDIS_URL", "localhost:6379"), ("SECRETS_KEYS", "short"), ("SECRETS_KEYS", "x" * 44),
+     ("REDIS_URL", "localhost:6379"), ("SECRETS_KEYS", "short"), ("SECRETS_KEYS", "x" * 44),
      ("UNSEALED_SECRETS", "refuse")],
 )  # fmt: skip
 def test_a_value_that_a_setting_cannot_take_is_refused_by_name(variable: str, value: str) -> None:
