@@ -6,6 +6,7 @@ import json
 import pytest
 
 from console.tests.programs import CONSOLE, FILES, node_test
+from server.tests.load import STALL_S
 from server.tests.service import Service
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("console_built")]
@@ -20,7 +21,7 @@ def test_a_part_of_the_console_works_as_a_person_uses_it(service: Service, part:
 
 @pytest.mark.timing
 def test_a_million_rows_stay_smooth_and_are_cancelled(service: Service) -> None:
-    node_test("million", service)
+    node_test("million", service, PLAINSQL_TEST_SLOWNESS="2.5" if STALL_S else "1")
 
 
 def test_the_first_page_loads_less_than_300_kb() -> None:
