@@ -77,7 +77,7 @@ it.each(["committed", "not_executed"])("asks what became of a write that was can
   expect(sent.run.mock.calls[0]?.[1]).toMatchObject({ idempotencyKey: "the key" });
 });
 
-it("says that it does not know if nobody answers", async () => {
+it("says that the outcome is unknown if no answer comes", async () => {
   sent.outcomeOf.mockRejectedValue(new Error("no response"));
   expect(await cancelled("delete from t; delete from u", "transaction")).toMatchObject({ outcome: "unknown" });
 });

@@ -2,7 +2,7 @@
 
 import type { Row } from "../api/data.ts";
 
-/** Rows by number. A row that is not here yet is undefined; whoever follows is called when it has come. */
+/** Rows by number. A row that has not been loaded is undefined; followers are called when it is. */
 export interface Rows {
   readonly count: number;
   at: (index: number) => Row | undefined;

@@ -52,7 +52,7 @@ it("filters by values, never by SQL", () => {
   expect(params).toEqual(["%50\\%'; --%"]);
 });
 
-it("changes one row with each statement, and only if nobody else has", () => {
+it("changes one row with each statement, unless another user changed it", () => {
   const row = ["7", null, "2026-01-01"];
   const edits = {
     updates: [{ row, changed: { body: "it's", at: "2026-02-02" } }],

@@ -406,14 +406,14 @@ async def test_a_failure_is_reported_once_however_long_it_lasts(dsn: str, admin:
         await until(lambda: kept.holds(1))
         for number in (1, 2):
             with without_functions(admin):
-                await until(lambda expected=number: failures() == expected)  # type: ignore[misc]
+                await until(lambda expected=number: failures() == expected)  # type: ignore[misc]  # mypy infers no lambda with a default
                 assert kept.holds(1)
                 kept.share._clock = lambda: clock_s() + 12
                 assert kept.share.held == 0
                 kept.share._clock = clock_s
                 tried = kept.membership._number
                 # Several renewals fail, of which only the first is reported.
-                await until(lambda before=tried: kept.membership._number > before + 2)  # type: ignore[misc]
+                await until(lambda before=tried: kept.membership._number > before + 2)  # type: ignore[misc]  # as above
                 assert failures() == number
             await until(lambda: not kept.membership._is_failing)
         with without_functions(admin):

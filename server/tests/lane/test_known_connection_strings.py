@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plainsql_server.core import credential
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.extension_modules import COMPILED
+from plainsql_server.http.app.authentication import secret_of
 from plainsql_server.http.data.neon_connection import read_neon_secret
 from server.tests.lane.parser import Parser
 
@@ -208,8 +209,6 @@ def test_another_form_of_a_databases_name_is_not_known(name: bytes) -> None:
 
 
 def test_a_head_of_our_own_routes_is_not_learned_by_its_connection_string() -> None:
-    from plainsql_server.http.app.authentication import secret_of  # noqa: PLC0415
-
     for lines in ((STRING,), (STRING, b"Authorization: Bearer " + KEY)):
         data = request_with(*lines).replace(b"/sql", b"/v1/query")
         assert learn_head(data, Parser().read(data), None, secret_of) is None

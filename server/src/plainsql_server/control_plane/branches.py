@@ -137,7 +137,7 @@ async def _make(
             async with _kept(_keep_hold(directory, original)):
                 yield
         finally:
-            # If the directory is away, the hold ends by itself. The copy is none the worse for it.
+            # If the directory is unavailable, the hold ends by itself. The copy is complete all the same.
             with suppress(EngineError):
                 await branches.release(directory, original)
 
@@ -170,7 +170,7 @@ async def _kept(keeping: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _keep_hold(directory: Directory, parent: DatabaseRecord) -> None:
     while True:
         await asyncio.sleep(_KEEP_EVERY_S)
-        # If the directory is away, the hold ends, and requests fail or wait in PostgreSQL for the copy.
+        # If the directory is unavailable, the hold ends, and requests fail or wait in PostgreSQL for the copy.
         with suppress(EngineError):
             await branches.hold(directory, parent, ALIVE_S)
 
@@ -178,7 +178,7 @@ async def _keep_hold(directory: Directory, parent: DatabaseRecord) -> None:
 async def _keep_draft(directory: Directory, draft: DatabaseRecord) -> None:
     while True:
         await asyncio.sleep(_KEEP_EVERY_S)
-        # If the directory is away for too long, another process drops the draft as soon as the locks are free.
+        # If the directory is unavailable for too long, another process drops the draft as soon as the locks are free.
         with suppress(EngineError):
             await branches.put_off(directory, draft.id, ALIVE_S)
 

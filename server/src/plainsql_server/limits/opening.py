@@ -25,7 +25,7 @@ def from_redis(url: str) -> LedgerSource:
     @asynccontextmanager
     async def opened(window: Window) -> AsyncIterator[PermitLedger]:
         # Loaded here because it takes a fifth of the start of a process, and not every service has a Redis.
-        from plainsql_server.limits.shared import SharedLedger  # noqa: PLC0415
+        from plainsql_server.limits.shared import SharedLedger  # noqa: PLC0415  # imports redis, which few need
 
         async with SharedLedger.open(url, window) as shared:
             yield shared

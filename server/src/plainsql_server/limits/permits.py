@@ -321,7 +321,7 @@ class Permits:
                 self._ask(account)
 
     async def _return_all(self, shared: PermitLedger) -> None:
-        """Returns every lease, because nobody uses it any more."""
+        """Returns every lease, because it is no longer used."""
         for account in self._leased:
             account.drop_all()
             self._ask(account)

@@ -119,7 +119,7 @@ class ConsoleRoutes:
 def console_headers(urls: Urls) -> list[Header]:
     """The security headers of the page and its files. A worker is bound by those of its own file."""
     data = urlsplit(urls.data_url)
-    # Unset, if the data plane has this plane's own address, or if nobody said where it is.
+    # Without the data plane's address, the page can reach its own plane only.
     data_plane = f" {data.scheme}://{data.netloc}" if data.netloc else ""
     policy = (
         f"default-src 'none'; script-src 'self'; style-src 'self'; worker-src 'self'; img-src data:;"

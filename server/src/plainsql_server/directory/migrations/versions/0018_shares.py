@@ -95,7 +95,7 @@ _RENEW = f"""
         END IF;
         is_back := own.seen_at <= now() - interval '15 seconds';
 
-        -- What nobody renews any more. A row that is locked is being renewed.
+        -- Rows that are no longer renewed. A row that is locked is being renewed.
         UPDATE public.data_processes d
         SET share = 0, address = NULL, seen_at = least(d.seen_at, now() - interval '15 seconds')
         WHERE d.id IN (
