@@ -90,6 +90,20 @@ test("an error puts the caret where it is", async () => {
   assert.deepEqual(await look(page, "error", ["wide", "phone"]), []);
 });
 
+test("no list of completions opens over a menu", async () => {
+  await typeSql(page, "select 1 as one order by 1 desc");
+  await page.getByRole("button", { name: "More" }).click();
+  // Longer than the list takes to open.
+  await page.waitForTimeout(300);
+  assert.equal(await page.locator(".cm-tooltip-autocomplete").count(), 0);
+  await page.keyboard.press("Escape");
+  await page.getByLabel("SQL", { exact: true }).focus();
+  await page.keyboard.insertText(" ");
+  await page.keyboard.press("Control+Space");
+  await page.locator(".cm-tooltip-autocomplete").waitFor();
+  await page.keyboard.press("Escape");
+});
+
 test("all statements are one transaction with a result each", async () => {
   await typeSql(
     page,

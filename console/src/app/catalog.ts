@@ -1,37 +1,30 @@
-/** What is known of the tables of each database, for completion, the palette and the pages. */
+/** What the editor completes in each database. */
 
-import type { Table } from "../api/data.ts";
-import { type Store, store } from "../api/store.ts";
-import { loadFunctions, loadTables } from "../editor/schema.ts";
+import type { Completions } from "../editor/codemirror.ts";
+import { loadCompletions } from "../editor/schema.ts";
 
-export interface Catalog {
-  tables: Table[];
-  functions: string[];
-}
+const RETRY_MS = 10_000;
+const NONE: Completions = { schema: {}, functions: [] };
 
-const catalogs = new Map<string, Store<Catalog | undefined>>();
-const loading = new Set<string>();
+const catalogs = new Map<string, Promise<Completions>>();
 
-export const schemaOf = (database: string): Store<Catalog | undefined> => {
-  const known = catalogs.get(database) ?? store<Catalog | undefined>(undefined);
-  catalogs.set(database, known);
-  return known;
+const load = async (database: string): Promise<Completions> => {
+  try {
+    return await loadCompletions(database);
+  } catch {
+    // A statement will say what is wrong. Until then there is nothing to complete but keywords.
+    setTimeout(() => catalogs.delete(database), RETRY_MS);
+    return NONE;
+  }
 };
 
-/** Loads it, if it is not known or `isChanged`. A failure leaves the editor without completion, and no more. */
-export const loadTablesOnce = async (database: string, isChanged = false): Promise<void> => {
-  const known = schemaOf(database);
-  if (loading.has(database) || (known.get() && !isChanged)) return;
-  loading.add(database);
-  try {
-    const tables = await loadTables(database);
-    const functions = known.get()?.functions ?? (await loadFunctions(database).catch(() => []));
-    known.set({ tables, functions });
-  } catch {
-    // A statement will say what is wrong.
-  } finally {
-    loading.delete(database);
-  }
+/** Loads it, if it is not known or `isChanged`. */
+export const completionsOf = (database: string, isChanged = false): Promise<Completions> => {
+  const known = catalogs.get(database);
+  if (known && !isChanged) return known;
+  const loading = load(database);
+  catalogs.set(database, loading);
+  return loading;
 };
 
 export const forgetCatalogs = (): void => catalogs.clear();

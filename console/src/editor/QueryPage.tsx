@@ -1,9 +1,9 @@
 /** The page for SQL: tabs, the editor, parameters and results. */
 
-import { type RefObject, useEffect, useMemo, useRef, useState } from "react";
+import { type RefObject, useEffect, useRef, useState } from "react";
 import { current } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
-import { loadTablesOnce, schemaOf } from "../app/catalog.ts";
+import { completionsOf } from "../app/catalog.ts";
 import { database } from "../app/databases.ts";
 import { duration } from "../app/figures.ts";
 import { Button, Menu } from "../app/parts.tsx";
@@ -18,12 +18,9 @@ import { valuesOf } from "./parameters.ts";
 import { type Language, programFor } from "./programs.ts";
 import { isRunning, type Mode, type Run, runs, type Shown, start, type Wanted } from "./running.ts";
 import { SqlField } from "./SqlField.tsx";
-import { completionsOf } from "./schema.ts";
 import { linkTo, takeShared } from "./share.ts";
 import { type Found, paramCountOf, statementAt, statementsOf } from "./statements.ts";
 import { Tabs } from "./Tabs.tsx";
-
-const NO_COMPLETIONS = { schema: {}, functions: [] };
 
 const useDrafts = (): Drafts => {
   const organization = current().organization.id;
@@ -71,18 +68,14 @@ export const QueryPage = () => {
   const history = historyOf(current().organization.id);
   const [isHistoryOpen, setHistoryOpen] = useState(false);
   const name = useStore(database);
-  const catalog = useStore(schemaOf(name));
   const all = useStore(runs);
   const editor = useRef<SqlEditor>(null);
   const draft = drafts.open.find(({ id }) => id === drafts.active.get()) ?? drafts.open[0];
   const run = draft && all[draft.id];
   const isActive = run !== undefined && run.endedAt === null;
 
-  useEffect(() => void loadTablesOnce(name), [name]);
-  const completions = useMemo(
-    () => (catalog ? completionsOf(catalog.tables, catalog.functions) : NO_COMPLETIONS),
-    [catalog],
-  );
+  // So that they are there when somebody types.
+  useEffect(() => void completionsOf(name), [name]);
 
   // The caret goes where the error is.
   const failedAt = run?.failed?.offset;
@@ -114,7 +107,7 @@ export const QueryPage = () => {
       const effect = done.failed ? done.failed.error?.outcome : (done.outcome ?? undefined);
       const key = effect === "unknown" ? (done.failed?.error?.idempotencyKey ?? done.idempotencyKey) : undefined;
       history.add({ at: Date.now(), sql, database: name, outcome: historyOutcome(done), effect, key, rows, ms });
-      if (/\b(create|alter|drop)\b/i.test(sql)) void loadTablesOnce(name, true);
+      if (/\b(create|alter|drop)\b/i.test(sql)) void completionsOf(name, true);
     });
   };
   const wanted = (): Found[] => {
@@ -228,9 +221,9 @@ export const QueryPage = () => {
             <SqlField
               id={draft.id}
               text={draft.sql}
-              completions={completions}
               editor={editor}
               actions={{
+                completions: () => completionsOf(name),
                 change: (sql) => sql !== draft.sql && drafts.change(draft.id, { sql }),
                 run: runWanted,
                 runAll,

@@ -1,17 +1,16 @@
 /** The editor as a component. */
 
 import { type RefObject, useEffect, useRef } from "react";
-import { type Completions, type EditorActions, SqlEditor } from "./codemirror.ts";
+import { type EditorActions, SqlEditor } from "./codemirror.ts";
 
 interface Props {
   id: string;
   text: string;
-  completions: Completions;
   actions: EditorActions;
   editor: RefObject<SqlEditor | null>;
 }
 
-export const SqlField = ({ id, text, completions, actions, editor }: Props) => {
+export const SqlField = ({ id, text, actions, editor }: Props) => {
   const host = useRef<HTMLDivElement>(null);
   // What the editor calls is that of the last drawing.
   const latest = useRef(actions);
@@ -19,6 +18,7 @@ export const SqlField = ({ id, text, completions, actions, editor }: Props) => {
   useEffect(() => {
     if (!host.current) return;
     const made = new SqlEditor(host.current, {
+      completions: () => latest.current.completions(),
       change: (next) => latest.current.change(next),
       run: () => latest.current.run(),
       runAll: () => latest.current.runAll(),
@@ -32,6 +32,5 @@ export const SqlField = ({ id, text, completions, actions, editor }: Props) => {
     };
   }, [editor]);
   useEffect(() => editor.current?.show(id, text), [editor, id, text]);
-  useEffect(() => editor.current?.complete(completions), [editor, completions]);
   return <div ref={host} className="sql-field" />;
 };

@@ -14,10 +14,10 @@ import {
   completionStatus,
 } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
-import { PostgreSQL, type SQLNamespace, sql } from "@codemirror/lang-sql";
+import { PostgreSQL, type SQLNamespace, schemaCompletionSource, sql } from "@codemirror/lang-sql";
 import { bracketMatching, HighlightStyle, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { highlightSelectionMatches, search, searchKeymap, searchPanelOpen } from "@codemirror/search";
-import { Compartment, EditorState, Prec, RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
+import { EditorState, type Extension, Prec, RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
 import {
   Decoration,
   type DecorationSet,
@@ -32,6 +32,8 @@ import { tags } from "@lezer/highlight";
 import { statementAt, statementsOf } from "./statements.ts";
 
 export interface EditorActions {
+  /** What is completed at the moment. While it loads, only keywords are. */
+  completions: () => Promise<Completions>;
   change: (text: string) => void;
   run: () => void;
   runAll: () => void;
@@ -143,10 +145,20 @@ const functionSource =
     return { from: word.from, options, validFor: /^[\w$]*$/ };
   };
 
-const language = ({ schema, functions }: Completions) => [
-  sql({ dialect: PostgreSQL, schema, defaultSchema: "public" }),
-  PostgreSQL.language.data.of({ autocomplete: functionSource(functions) }),
-];
+const DEFAULT_SCHEMA = "public";
+
+/** The sources stay, whatever `completions` says: CodeMirror forgets what was asked of sources that are replaced. */
+const language = (completions: EditorActions["completions"]) => {
+  const functions = async (context: CompletionContext) => functionSource((await completions()).functions)(context);
+  const names = async (context: CompletionContext) => {
+    const { schema } = await completions();
+    return schemaCompletionSource({ dialect: PostgreSQL, schema, defaultSchema: DEFAULT_SCHEMA })(context);
+  };
+  return [
+    sql({ dialect: PostgreSQL }),
+    ...[names, functions].map((autocomplete) => PostgreSQL.language.data.of({ autocomplete })),
+  ];
+};
 
 const leave = (view: EditorView): boolean => {
   // The list of completions and the search use Escape for themselves.
@@ -156,15 +168,15 @@ const leave = (view: EditorView): boolean => {
 
 export class SqlEditor {
   readonly #view: EditorView;
-  readonly #language = new Compartment();
+  readonly #language: Extension;
   // One for each tab, with what can be undone.
   readonly #states = new Map<string, EditorState>();
   readonly #actions: EditorActions;
-  #completions: Completions = { schema: {}, functions: [] };
   #shown = "";
 
   constructor(host: HTMLElement, actions: EditorActions) {
     this.#actions = actions;
+    this.#language = language(actions.completions);
     const root = host.shadowRoot ?? host.attachShadow({ mode: "open", delegatesFocus: true });
     root.replaceChildren();
     this.#view = new EditorView({ root, parent: root, state: this.#state("") });
@@ -180,7 +192,6 @@ export class SqlEditor {
     const kept = this.#states.get(id);
     this.#shown = id;
     this.#view.setState(kept && kept.doc.toString() === text ? kept : this.#state(text));
-    this.#view.dispatch({ effects: this.#language.reconfigure(language(this.#completions)) });
   }
 
   get text(): string {
@@ -221,11 +232,6 @@ export class SqlEditor {
     this.#view.dispatch({ effects: setFailed.of(null) });
   }
 
-  complete(completions: Completions): void {
-    this.#completions = completions;
-    this.#view.dispatch({ effects: this.#language.reconfigure(language(completions)) });
-  }
-
   focus(): void {
     this.#view.focus();
   }
@@ -244,9 +250,13 @@ export class SqlEditor {
     return EditorState.create({
       doc: text,
       extensions: [
-        // A key that is held must not run a statement again and again.
         Prec.highest(
           EditorView.domEventHandlers({
+            // CodeMirror closes a list that is open, but not one that is about to open, which would cover a menu.
+            blur: (_, view) => {
+              closeCompletion(view);
+            },
+            // A key that is held must not run a statement again and again.
             keydown: (event) =>
               event.repeat && event.key === "Enter" && (event.ctrlKey || event.metaKey || event.altKey),
           }),
@@ -282,7 +292,7 @@ export class SqlEditor {
           ...historyKeymap,
           indentWithTab,
         ]),
-        this.#language.of(language(this.#completions)),
+        this.#language,
         syntaxHighlighting(colours),
         theme,
         failed,

@@ -9,7 +9,7 @@ const FUNCTIONS =
   " where p.prokind in ('f', 'a', 'w', 'p') and n.nspname not like 'pg\\_toast%' and n.nspname <> 'plainsql'" +
   " and p.proname ~ '^[a-z][a-z0-9_]*$' and p.proname !~ '(in|out|send|recv|sel|eq|ne|lt|le|gt|ge|cmp)$' order by 1 limit 3000";
 
-export const completionsOf = (tables: readonly Table[], functions: readonly string[]): Completions => {
+const namesOf = (tables: readonly Table[]): Completions["schema"] => {
   const schema: Record<string, Record<string, { label: string; type: string; detail: string }[]>> = {};
   for (const table of tables) {
     schema[table.schema] ??= {};
@@ -21,12 +21,18 @@ export const completionsOf = (tables: readonly Table[], functions: readonly stri
     }));
     (schema[table.schema] as Record<string, unknown>)[table.name] = columns;
   }
-  return { schema, functions };
+  return schema;
 };
 
-export const loadTables = (database: string): Promise<Table[]> => listTables(database, "columns");
-
-export const loadFunctions = async (database: string): Promise<string[]> => {
+const loadFunctions = async (database: string): Promise<string[]> => {
   const answer = await run({ sql: FUNCTIONS, params: [] }, { database, maxRows: 3000, readOnly: true });
   return answer.rows.map(([name]) => String(name));
+};
+
+export const loadCompletions = async (database: string): Promise<Completions> => {
+  const [tables, functions] = await Promise.all([
+    listTables(database, "columns"),
+    loadFunctions(database).catch(() => []),
+  ]);
+  return { schema: namesOf(tables), functions };
 };
