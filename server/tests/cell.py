@@ -6,10 +6,9 @@ Owns making it, ending it as a power cut would, and starting it again.
 import os
 import pwd
 import shlex
-import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import psycopg
 
 from server.tests.customers import Customers
 from server.tests.postgres import Postgres, running_postgres
-from server.tests.processes import children_of, kill_with_children
+from server.tests.processes import kill_with_children, stopped_with_children
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,9 @@ class Cell:
         """Ends every process of it at once, as a power cut would."""
         kill_with_children(self.postmaster_pid())
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self) -> AbstractContextManager[None]:
         """No process of it moves for the length of the block: what is sent to it arrives, and is not answered."""
-        pid = self.postmaster_pid()
-        # A parent that does not move starts nobody anew.
-        os.kill(pid, signal.SIGSTOP)
-        processes = [pid, *children_of(pid)]
-        try:
-            for each in processes[1:]:
-                os.kill(each, signal.SIGSTOP)
-            yield
-        finally:
-            for each in processes:
-                with suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGCONT)
+        return stopped_with_children(self.postmaster_pid())
 
     def start(self) -> None:
         """Starts it again, with the options that it was started with; returns when it takes connections."""
@@ -63,11 +50,11 @@ class Cell:
             lock.unlink()
         program, *options = shlex.split((self._data / "postmaster.opts").read_text())
         log = Path(self.postgres.socket_dir) / "log"
-        pg_ctl = [str(Path(program).with_name("pg_ctl")), "-D", str(self._data), "-l", str(log), "-w", "-t", "30"]
+        pg_ctl = [str(Path(program).with_name("pg_ctl")), "-D", str(self._data), "-l", str(log), "-w", "-t", "60"]
         user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
         subprocess.run(
             [*pg_ctl, "-o", shlex.join(options[2:] if options[0] == "-D" else options), "start"],
-            check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=60,
+            check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=90,
             user=user.pw_uid if user else None, group=user.pw_gid if user else None, extra_groups=[] if user else None,
         )  # fmt: skip
 

@@ -7,10 +7,13 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _END_LIMIT_S = 60
+# Of a zombie, the parent has not asked for the exit code yet.
+_ENDED = ("Z", "X")
 
 
 def children_of(pid: int) -> list[int]:
@@ -19,15 +22,38 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for of_thread in children for child in of_thread]
 
 
+def stop_with_children(pid: int) -> list[int]:
+    """Lets a process and its children run no further, until they get SIGCONT. Returns their ids, its own first."""
+    os.kill(pid, signal.SIGSTOP)
+    # A stopped parent starts no new children, but the signal may come while it is starting one.
+    wait_for(lambda: _state(pid) in ("T", "t", *_ENDED), _END_LIMIT_S, lambda: f"asked to stop, and still runs: {pid}")
+    children = children_of(pid)
+    for each in children:
+        # One that was about to end has ended.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGSTOP)
+    return [pid, *children]
+
+
+@contextlib.contextmanager
+def stopped_with_children(pid: int) -> Iterator[None]:
+    """They do not move for the length of the block: what is sent to them arrives, and is not answered."""
+    processes = stop_with_children(pid)
+    try:
+        yield
+    finally:
+        for each in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGCONT)
+
+
 def kill_with_children(pid: int) -> None:
     """Ends a process and its children at once, as a power cut would. When it returns, they hold nothing any more."""
     try:
-        # A stopped parent starts no new children.
-        os.kill(pid, signal.SIGSTOP)
+        killed = stop_with_children(pid)
     except ProcessLookupError:
         # A test may have it crash, and who started it asks for its exit code.
         return
-    killed = [*children_of(pid), pid]
     for each in killed:
         # One that was about to end has ended.
         with contextlib.suppress(ProcessLookupError):
@@ -37,12 +63,15 @@ def kill_with_children(pid: int) -> None:
 
 
 def _has_ended(pid: int) -> bool:
+    return _state(pid) in _ENDED
+
+
+def _state(pid: int) -> str:
+    """The letter of a process's state, as `ps` shows it; X, as of a dead one, if there is none."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return True
-    # Its parent may not have asked for its exit code yet.
-    return state in ("Z", "X")
+        return "X"
 
 
 def wait_for(condition: Any, limit_s: float, otherwise: Any) -> None:

@@ -3,11 +3,10 @@
 import asyncio
 import os
 import pwd
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from server.tests import plain_http
 from server.tests.end_to_end.control import ControlNode, running_control
 from server.tests.load import STALL_S, Client, Node, running_node
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
-from server.tests.processes import children_of
+from server.tests.processes import stopped_with_children
 
 pytestmark = pytest.mark.chaos
 
@@ -42,20 +41,10 @@ class Place:
     seen: str
     unseen: str
 
-    @contextmanager
-    def stop_answering(self) -> Iterator[None]:
+    def stop_answering(self) -> AbstractContextManager[None]:
         """The directory stands still, with every connection open."""
-        postmaster = int((Path(self.directory.socket_dir) / "data" / "postmaster.pid").read_text().split()[0])
-        # The parent first: it starts nobody then.
-        os.kill(postmaster, signal.SIGSTOP)
-        processes = [postmaster, *children_of(postmaster)]
-        try:
-            for each in processes:
-                os.kill(each, signal.SIGSTOP)
-            yield
-        finally:
-            for each in processes:
-                os.kill(each, signal.SIGCONT)
+        pid_file = Path(self.directory.socket_dir) / "data" / "postmaster.pid"
+        return stopped_with_children(int(pid_file.read_text().split()[0]))
 
     def switch(self, action: str) -> None:
         """Stops or starts the directory."""

@@ -14,7 +14,8 @@ from plainsql_server.cli.running import (
     with_directory,
 )
 from plainsql_server.control_plane import adoption, branches, cells, databases, organizations
-from plainsql_server.control_plane.branches import NewBranch, check_expiry
+from plainsql_server.control_plane.branches import NewBranch
+from plainsql_server.control_plane.names import check_expiry
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
@@ -64,7 +65,7 @@ def _branch(organization: str, parent: str, name: str, expires_at: datetime | No
 
     async def create(directory: Directory) -> DatabaseRecord:
         owner = await organizations.get(directory, organization)
-        check_expiry(expires_at)
+        check_expiry("a branch", expires_at)
         branch = NewBranch(await databases.get_named(directory, owner.id, parent), expires_at)
         return await branches.create(directory, owner.id, name, branch)
 

@@ -16,8 +16,7 @@ from plainsql_server.control_plane import databases
 from plainsql_server.control_plane.cell_work import work_of
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.core.actor import OPERATOR, SERVICE, Actor
-from plainsql_server.core.clock import now
-from plainsql_server.core.errors import ConflictError, EngineError, RequestError, ServiceError
+from plainsql_server.core.errors import ConflictError, EngineError, ServiceError
 from plainsql_server.core.tasks import end
 from plainsql_server.directory import cells
 from plainsql_server.directory import databases as stored
@@ -40,25 +39,6 @@ class NewBranch:
 
     parent: DatabaseRecord
     expires_at: datetime | None
-
-
-def check_expiry(expires_at: datetime | None) -> None:
-    """Raises RequestError if a branch can't expire then."""
-    if expires_at is None:
-        return
-    if expires_at.tzinfo is None:
-        raise RequestError("invalid_expiry", "`expires_at` needs a time zone.")
-    if expires_at <= now():
-        raise RequestError("invalid_expiry", "`expires_at` is in the past.")
-    if expires_at.year > _LAST_YEAR:
-        raise RequestError(
-            "invalid_expiry",
-            f"`expires_at` is too late. The last allowed year is {_LAST_YEAR}; omit it for a branch that stays.",
-        )
-
-
-# PostgreSQL knows later years, Python does not. Every time zone shows this one.
-_LAST_YEAR = 9998
 
 
 async def create(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from plainsql_server.control_plane import databases
-from plainsql_server.control_plane.names import check_title
+from plainsql_server.control_plane.names import check_expiry, check_title
 from plainsql_server.control_plane.states import CredentialState
 from plainsql_server.core.actor import OPERATOR, Actor
 from plainsql_server.core.clock import now
@@ -22,8 +22,6 @@ from plainsql_server.directory.keys import KeyRecord, NewKeyRecord
 # How many an organization may have that are neither revoked nor expired, in every tier: more than anyone manages by
 # hand, and few enough to be counted at each creation.
 LIVE_KEYS = 1_000
-# The last year whose dates are valid in every time zone, both in Python and in PostgreSQL.
-_LAST_YEAR = 9_998
 
 
 async def create(
@@ -45,7 +43,7 @@ async def create(
     granted = frozenset(scopes)
     if not granted:
         raise RequestError("no_scopes", "A key needs at least one scope.", hint=f"The scopes are {', '.join(Scope)}.")
-    _check_expiry(expires_at)
+    check_expiry("a key", expires_at)
     bound_to = None if database is None else await databases.get_named(directory, organization_id, database)
     secret = new_key()
     database_id = bound_to.id if bound_to else None
@@ -130,20 +128,6 @@ def _new(
         expires_at=expires_at,
         replaces=replaces,
     )
-
-
-def _check_expiry(expires_at: datetime | None) -> None:
-    if expires_at is None:
-        return
-    if expires_at.tzinfo is None:
-        raise RequestError("invalid_expiry", "`expires_at` needs a time zone.")
-    if expires_at <= now():
-        raise RequestError("invalid_expiry", "`expires_at` is in the past.")
-    if expires_at.year > _LAST_YEAR:
-        raise RequestError(
-            "invalid_expiry",
-            f"`expires_at` is too late. The last allowed year is {_LAST_YEAR}; omit it for a key that never expires.",
-        )
 
 
 def _not_found(key_id: str) -> AccessError:

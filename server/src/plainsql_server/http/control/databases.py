@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from plainsql_server.control_plane import branches, databases
-from plainsql_server.control_plane.branches import NewBranch, check_expiry
+from plainsql_server.control_plane.branches import NewBranch
+from plainsql_server.control_plane.names import check_expiry
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.connection import Directory
@@ -129,7 +130,7 @@ class DatabaseRoutes:
             if body.expires_at is not None:
                 raise RequestError("malformed_request", "`expires_at` is only possible with `branch_of`.")
             return None
-        check_expiry(body.expires_at)
+        check_expiry("a branch", body.expires_at)
         parent = await databases.get_named(self._directory, principal.organization_id, body.branch_of)
         return NewBranch(parent, body.expires_at)
 
