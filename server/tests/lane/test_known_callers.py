@@ -11,6 +11,7 @@ from plainsql_server.core import credential
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.extension_modules import COMPILED
 from plainsql_server.http.app.authentication import secret_of
+from server.tests.lane.known import KEY, OTHER_KEY, TOKEN, caller_in
 from server.tests.lane.parser import Parser
 
 if COMPILED:
@@ -19,10 +20,6 @@ if COMPILED:
 
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 
-# Of the form that secrets have, but for the checksum.
-KEY = b"svc_k_" + b"aB0" * 12 + b"zZ"
-OTHER_KEY = b"svc_k_" + b"x" * 38
-TOKEN = b"svc_s_" + b"9" * 38
 BODY = b'{"sql":"select 1"}'
 
 
@@ -35,13 +32,6 @@ def request_with(*lines: bytes) -> bytes:
 def known_by(data: bytes) -> "KnownHead | None":
     learned = learn_head(data, Parser().read(data), b"application/json", secret_of)
     return None if learned is None else learned.known
-
-
-def caller_in(known: "KnownHead", data: bytes) -> tuple[bytes, bytes | None]:
-    """The secret and the database where the last match found them."""
-    at = known.database_at
-    secret = data[known.secret_at : known.secret_at + credential.SECRET_LENGTH]
-    return secret, None if at < 0 else data[at : at + known.database_size]
 
 
 NAMED = request_with(b"Authorization: Bearer " + KEY, b"X-Database: mine")

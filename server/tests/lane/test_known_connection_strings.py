@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plainsql_server.core import credential
 from plainsql_server.core.names import DATABASE_NAME
 from plainsql_server.extension_modules import COMPILED
 from plainsql_server.http.app.authentication import secret_of
 from plainsql_server.http.data.neon_connection import read_neon_secret
+from server.tests.lane.known import KEY, OTHER_KEY, TOKEN, caller_in
 from server.tests.lane.parser import Parser
 
 if COMPILED:
@@ -22,10 +22,6 @@ if COMPILED:
 
 pytestmark = [pytest.mark.unit, pytest.mark.compiled]
 
-# Of the form that secrets have, but for the checksum.
-KEY = b"svc_k_" + b"aB0" * 12 + b"zZ"
-OTHER_KEY = b"svc_k_" + b"x" * 38
-TOKEN = b"svc_s_" + b"9" * 38
 BODY = b'{"query":"select 1","params":[]}'
 STRING = b"Neon-Connection-String: postgresql://app:" + KEY + b"@api.example.com/mine"
 NAME = b"Neon-Connection-String: "
@@ -47,18 +43,12 @@ def known_by(*lines: bytes) -> "KnownHead":
     return head.known
 
 
-def caller_in(known: "KnownHead", data: bytes) -> tuple[str, str | None]:
-    """The secret and the database where the last match found them."""
-    at = known.database_at
-    secret = data[known.secret_at : known.secret_at + credential.SECRET_LENGTH]
-    return secret.decode(), None if at < 0 else data[at : at + known.database_size].decode()
-
-
-def caller_of(data: bytes) -> tuple[str, str | None]:
-    """The same, as the ordinary path reads them."""
+def caller_of(data: bytes) -> tuple[bytes, bytes | None]:
+    """The secret and the database as the ordinary path reads them."""
     request = Parser().read(data)
     secret = read_neon_secret(request)
-    return secret, request.named_database or request.header(b"x-database")
+    name = request.named_database or request.header(b"x-database")
+    return secret.encode(), None if name is None else name.encode()
 
 
 @pytest.mark.parametrize(
@@ -74,13 +64,13 @@ def caller_of(data: bytes) -> tuple[str, str | None]:
 @pytest.mark.parametrize("name", [b"a", b"other-1", b"z" * 63])
 def test_other_callers_are_known_by_the_same_head(string: bytes, secret: bytes, name: bytes) -> None:
     line, data = NAME + string % (KEY, b"mine"), request_with(NAME + string % (secret, name))
-    if caller_of(request_with(line)) != (KEY.decode(), "mine"):
+    if caller_of(request_with(line)) != (KEY, b"mine"):
         # The last @ ends the password.
         assert learned(request_with(line)) is None
         return
     known = known_by(line)
     assert known.match(data) == known.COMPLETE
-    assert caller_in(known, data) == caller_of(data) == (secret.decode(), name.decode())
+    assert caller_in(known, data) == caller_of(data) == (secret, name)
     assert data[known.body_at :] == BODY
 
 
@@ -90,19 +80,19 @@ def test_a_connection_string_without_a_database_may_leave_it_to_another_header()
         known = known_by(unnamed)
         data = request_with(unnamed.replace(KEY, TOKEN))
         assert known.match(data) == known.COMPLETE
-        assert caller_in(known, data) == caller_of(data) == (TOKEN.decode(), None)
+        assert caller_in(known, data) == caller_of(data) == (TOKEN, None)
         assert known.match(request_with(STRING)) == 0
         named = known_by(unnamed, b"X-Database: mine")
         data = request_with(unnamed, b"X-Database: other")
         assert named.match(data) == named.COMPLETE
-        assert caller_in(named, data) == caller_of(data) == (KEY.decode(), "other")
+        assert caller_in(named, data) == caller_of(data) == (KEY, b"other")
 
 
 def test_a_bearer_token_will_do() -> None:
     known = known_by(b"Authorization: Bearer " + KEY, b"X-Database: mine")
     data = request_with(b"Authorization: Bearer " + TOKEN, b"X-Database: other")
     assert known.match(data) == known.COMPLETE
-    assert caller_in(known, data) == caller_of(data) == (TOKEN.decode(), "other")
+    assert caller_in(known, data) == caller_of(data) == (TOKEN, b"other")
 
 
 def test_nothing_of_a_caller_is_kept_with_a_head() -> None:
@@ -270,10 +260,10 @@ def test_whatever_is_learned_knows_itself_and_what_it_reads(edits: list[tuple[in
     assert caller_in(head.known, data) == caller_of(data)
     secret, database = caller_of(data)
     # Another caller's request is read as that caller's.
-    other = data.replace(secret.encode(), TOKEN)
+    other = data.replace(secret, TOKEN)
     if head.known.match(other) == KnownHead.COMPLETE:
         assert caller_in(head.known, other) == caller_of(other)
     if database is not None:
-        other = data.replace(f"/{database}".encode(), b"/other-name")
+        other = data.replace(b"/" + database, b"/other-name")
         if head.known.match(other) == KnownHead.COMPLETE:
             assert caller_in(head.known, other) == caller_of(other)
