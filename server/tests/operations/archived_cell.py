@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from plainsql_server.operations.files.archive import STANZA, ArchiveConfig, new_
 from plainsql_server.operations.files.cell import CellConfig
 from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER, run_as_postgres, running_postgres
+from server.tests.processes import wait_for
 from server.tests.run_folder import run_folder
 
 
@@ -24,7 +26,11 @@ class ArchivedCell:
     work_folder: Path
 
     def back_up(self, kind: str = "full") -> None:
+        """A backup. Any time after it can be restored."""
         self.pgbackrest(f"--type={kind}", "backup")
+        # pgBackRest restores a backup to a later second than that in which it ended.
+        ended_s = int(time.time())
+        wait_for(lambda: time.time() >= ended_s + 1, 60, lambda: "the clock does not go on")
 
     def pgbackrest(self, *arguments: str) -> None:
         run_as_postgres("pgbackrest", f"--config-path={self.config_folder}", f"--stanza={STANZA}", *arguments)

@@ -190,10 +190,8 @@ def test_nothing_is_left_of_a_restore_that_was_killed(cell: ArchivedCell) -> Non
     with stage.owner() as owner:
         owner.execute("create table if not exists big as select g, md5(g::text) as t from generate_series(1, 200000) g")
     options = cell.options(datetime.now(UTC).isoformat())
-    restoring = stage.start("restore", "--org", "acme", "killed", "--from", "main", *options, stderr=subprocess.DEVNULL)
-    wait_for(lambda: _postmaster(cell.work_folder) is not None, 60, lambda: "no spare cluster was started")
-    postmaster = _postmaster(cell.work_folder)
-    assert postmaster is not None
+    restoring = stage.start("restore", "--org", "acme", "killed", "--from", "main", *options, stderr=subprocess.PIPE)
+    postmaster = _started(cell, restoring)
     restoring.send_signal(signal.SIGKILL)
     restoring.wait(30)
     wait_for(lambda: _has_ended(postmaster), 30, lambda: "the spare cluster outlives its command")
@@ -210,7 +208,7 @@ def test_a_restore_that_is_ended_in_order_leaves_nothing(cell: ArchivedCell, how
     restoring = cell.stage.start(
         "restore", "--org", "acme", "ended", "--from", "main", *options, stderr=subprocess.PIPE
     )
-    wait_for(lambda: _postmaster(cell.work_folder) is not None, 60, lambda: "no spare cluster was started")
+    _started(cell, restoring)
     restoring.send_signal(how)
     _, output = restoring.communicate(timeout=60)
     assert restoring.returncode == 1
@@ -223,8 +221,7 @@ def test_nothing_is_left_if_the_postmaster_of_the_spare_cluster_is_killed(cell: 
     restoring = cell.stage.start(
         "restore", "--org", "acme", "ended", "--from", "main", *options, stderr=subprocess.PIPE
     )
-    wait_for(lambda: _postmaster(cell.work_folder) is not None, 60, lambda: "no spare cluster was started")
-    os.kill(_postmaster(cell.work_folder) or 0, signal.SIGKILL)
+    os.kill(_started(cell, restoring), signal.SIGKILL)
     _, output = restoring.communicate(timeout=60)
     assert restoring.returncode == 1, output
     assert "Traceback" not in output.decode()
@@ -247,6 +244,20 @@ def _using(work_folder: Path) -> list[str]:
     """The processes of pgBackRest that restore to the folder."""
     found = subprocess.run(["pgrep", "-f", f"pgbackrest.*{work_folder}"], capture_output=True, text=True, check=False)
     return found.stdout.split()
+
+
+def _started(cell: ArchivedCell, restoring: "subprocess.Popen[bytes]") -> int:
+    """Waits until the restore has a spare cluster. Returns the id of its postmaster."""
+    found: list[int] = []
+
+    def is_started() -> bool:
+        assert restoring.poll() is None, restoring.communicate()
+        postmaster = _postmaster(cell.work_folder)
+        found.extend([postmaster] if postmaster else [])
+        return bool(found)
+
+    wait_for(is_started, 120, lambda: "no spare cluster was started")
+    return found[0]
 
 
 def _postmaster(work_folder: Path) -> int | None:
