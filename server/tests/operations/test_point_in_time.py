@@ -44,6 +44,19 @@ def cell() -> Iterator[ArchivedCell]:
         yield cell
 
 
+@pytest.fixture(scope="module")
+def endless(cell: ArchivedCell) -> str:
+    """A database that takes longer to restore than any test: its only row is checked by a function that sleeps."""
+    name, checked = "endless", "create or replace function checked(int) returns boolean language sql as"
+    cell.stage.run("database", "create", "--org", "acme", name)
+    with cell.stage.owner(name) as owner:
+        owner.execute(f"{checked} 'select true'")
+        owner.execute("create table slow (a int check (checked(a)))")
+        owner.execute("insert into slow values (1)")
+        owner.execute(f"{checked} 'select pg_sleep(300) is not null'")
+    return name
+
+
 @dataclass
 class Written:
     """One transaction of two rows, by the clock that it and its cell share."""
@@ -185,15 +198,13 @@ def test_a_time_at_which_no_connections_were_allowed_is_restored(cell: ArchivedC
         assert owner.execute("select a from t").fetchall() == [(1,)]
 
 
-def test_nothing_is_left_of_a_restore_that_was_killed(cell: ArchivedCell) -> None:
+def test_nothing_is_left_of_a_restore_that_was_killed(cell: ArchivedCell, endless: str) -> None:
     stage = cell.stage
-    with stage.owner() as owner:
-        owner.execute("create table if not exists big as select g, md5(g::text) as t from generate_series(1, 200000) g")
     options = cell.options(datetime.now(UTC).isoformat())
-    restoring = stage.start("restore", "--org", "acme", "killed", "--from", "main", *options, stderr=subprocess.PIPE)
+    restoring = stage.start("restore", "--org", "acme", "killed", "--from", endless, *options, stderr=subprocess.PIPE)
     postmaster = _started(cell, restoring)
     restoring.send_signal(signal.SIGKILL)
-    restoring.wait(30)
+    restoring.communicate(timeout=30)
     wait_for(lambda: _has_ended(postmaster), 30, lambda: "the spare cluster outlives its command")
     # Its folder is removed by the next one.
     assert len(cell.left_over()) == 1
@@ -203,10 +214,10 @@ def test_nothing_is_left_of_a_restore_that_was_killed(cell: ArchivedCell) -> Non
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
-def test_a_restore_that_is_ended_in_order_leaves_nothing(cell: ArchivedCell, how: signal.Signals) -> None:
+def test_a_restore_that_is_ended_in_order_leaves_nothing(cell: ArchivedCell, endless: str, how: signal.Signals) -> None:
     options = cell.options(datetime.now(UTC).isoformat())
     restoring = cell.stage.start(
-        "restore", "--org", "acme", "ended", "--from", "main", *options, stderr=subprocess.PIPE
+        "restore", "--org", "acme", "ended", "--from", endless, *options, stderr=subprocess.PIPE
     )
     _started(cell, restoring)
     restoring.send_signal(how)
@@ -216,10 +227,10 @@ def test_a_restore_that_is_ended_in_order_leaves_nothing(cell: ArchivedCell, how
     assert cell.left_over() == []
 
 
-def test_nothing_is_left_if_the_postmaster_of_the_spare_cluster_is_killed(cell: ArchivedCell) -> None:
+def test_nothing_is_left_if_the_postmaster_of_the_spare_cluster_is_killed(cell: ArchivedCell, endless: str) -> None:
     options = cell.options(datetime.now(UTC).isoformat())
     restoring = cell.stage.start(
-        "restore", "--org", "acme", "ended", "--from", "main", *options, stderr=subprocess.PIPE
+        "restore", "--org", "acme", "ended", "--from", endless, *options, stderr=subprocess.PIPE
     )
     os.kill(_started(cell, restoring), signal.SIGKILL)
     _, output = restoring.communicate(timeout=60)
@@ -228,9 +239,9 @@ def test_nothing_is_left_if_the_postmaster_of_the_spare_cluster_is_killed(cell: 
     assert cell.left_over() == []
 
 
-def test_pgbackrest_ends_with_a_restore_that_was_killed(cell: ArchivedCell) -> None:
+def test_pgbackrest_ends_with_a_restore_that_was_killed(cell: ArchivedCell, endless: str) -> None:
     options = cell.options(datetime.now(UTC).isoformat())
-    command = ("restore", "--org", "acme", "killed-early", "--from", "main", *options)
+    command = ("restore", "--org", "acme", "killed-early", "--from", endless, *options)
     restoring = cell.stage.start(*command, stderr=subprocess.DEVNULL)
     wait_for(lambda: _using(cell.work_folder) != [], 60, lambda: "pgBackRest was not started")
     restoring.send_signal(signal.SIGKILL)
