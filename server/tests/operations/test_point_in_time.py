@@ -23,7 +23,8 @@ import pytest
 from plainsql_server.cli.progress import Bar
 from plainsql_server.engine.admin.activity import watching
 from plainsql_server.engine.admin.measures import measure
-from plainsql_server.operations.point_in_time.spare_cluster import Archive, spare_cluster_at
+from plainsql_server.operations.point_in_time.pgbackrest import Archive
+from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
 from server.tests.load import size
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
 from server.tests.postgres import SUPERUSER
@@ -147,19 +148,6 @@ def test_a_database_that_was_deleted_for_good_is_restored_by_its_id(cell: Archiv
     stage.run("restore", "--org", "acme", "back", "--from", made, *cell.options(point.isoformat()))
     with stage.owner("back") as owner:
         assert owner.execute("select a from t").fetchall() == [(1,)]
-
-
-@pytest.mark.parametrize(
-    ("point", "reason"),
-    [("2099-01-01T00:00:00Z", "in the future"), ("2020-01-01T00:00:00Z", "pgBackRest can't restore the cell")],
-)
-def test_a_time_that_is_not_in_the_archive_is_refused(cell: ArchivedCell, point: str, reason: str) -> None:
-    # As if the database were older than the archive.
-    cell.stage.ask("update databases set content_since = '2019-01-01' where name = 'main'")
-    refused = cell.stage.run("restore", "--org", "acme", "never", "--from", "main", *cell.options(point), exit_code=1)
-    assert reason in refused.stderr
-    assert cell.stage.ask("select from databases where name = 'never' and state <> 'deleted'") == []
-    assert cell.left_over() == []
 
 
 def test_a_database_that_did_not_exist_then_is_refused(cell: ArchivedCell) -> None:

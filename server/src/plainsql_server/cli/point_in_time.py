@@ -15,8 +15,8 @@ from plainsql_server.cli.running import chosen_database, with_directory
 from plainsql_server.control_plane import organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import RestoredAt, restore_at
-from plainsql_server.operations.point_in_time.spare_cluster import Archive
 from plainsql_server.operations.restore import RestoreTimes, replace_database, restore_database
 
 Command = TypeVar("Command", bound=Callable[..., Any])

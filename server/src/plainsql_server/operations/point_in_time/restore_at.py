@@ -18,7 +18,6 @@ from typing import BinaryIO
 from psycopg import sql
 
 from plainsql_server.control_plane.databases import cell_of
-from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
@@ -28,10 +27,12 @@ from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.engine.admin.fencing import allow_connections
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.operations.backup import backup_content
-from plainsql_server.operations.point_in_time.spare_cluster import Archive, spare_cluster_at
+from plainsql_server.operations.point_in_time.pgbackrest import Archive
+from plainsql_server.operations.point_in_time.reach import archive_reach
+from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
 from plainsql_server.operations.progress import Progress
 
-# As long as the archive's default lag. Afterwards, recovery says whether the archive reaches far enough.
+# As long as the archive's default lag.
 _ARCHIVED_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.1
 
@@ -58,18 +59,17 @@ async def restore_at(
 ) -> RestoredAt:  # fmt: skip
     """Restore the database `origin` as it was at the moment, and give the backup of that to `goal`.
 
-    It may have been deleted since, even for good. Raises RequestError if the moment is in the future or not in the
-    archive, and the errors of `goal`. If it fails or is cancelled, nothing has changed, and `folder` is as before.
+    It may have been deleted since, even for good. Raises RequestError for a moment that the archive does not reach,
+    before anything is restored, and the errors of `goal`. If it fails or is cancelled, nothing has changed, and
+    `folder` is as before.
     """
-    if point > now():
-        raise RequestError("invalid_time", "That moment is in the future.")
+    (await archive_reach(archive)).check_start(point)
     # A database with its name may have been there, but not complete: a draft that was being filled, or a move's copy.
     if point < await stored.content_since(directory, origin.id):
         raise _not_there(origin)
     cell = await cell_of(directory, origin)
-    if cell.state not in OUT_OF_SERVICE:
-        progress.step("archive what was written last")
-        await _close_wal(cell)
+    if not await _close_wal(cell, progress):
+        (await archive_reach(archive)).check_end(point)
     async with spare_cluster_at(
         archive, origin.engine_name, cell.admin_role, point, parent=folder, progress=progress
     ) as spare:
@@ -83,8 +83,11 @@ async def restore_at(
         return RestoredAt(restored, spare.last_commit_at, prepared)
 
 
-async def _close_wal(cell: CellRecord) -> None:
-    """Have the cell archive what it has written so far. If it can't, recovery will find out."""
+async def _close_wal(cell: CellRecord, progress: Progress) -> bool:
+    """Have the cell archive what it has written so far. Returns False if it can't."""
+    if cell.state in OUT_OF_SERVICE:
+        return False
+    progress.step("archive what was written last")
     try:
         async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
             async with admin.transaction():
@@ -93,11 +96,12 @@ async def _close_wal(cell: CellRecord) -> None:
             end_s = time.monotonic() + _ARCHIVED_WITHIN_S
             while time.monotonic() < end_s:
                 if (await admin.execute(_IS_ARCHIVED, (closed,))).rowcount:
-                    return
+                    return True
                 await asyncio.sleep(_LOOK_EVERY_S)
     except ServiceError:
         # The cell may be what was lost.
-        return
+        pass
+    return False
 
 
 async def _open(cell: CellRecord, origin: DatabaseRecord) -> None:

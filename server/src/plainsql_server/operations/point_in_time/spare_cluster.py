@@ -10,31 +10,35 @@ content; the files of the others are empty.
 """
 
 import asyncio
-import ctypes
 import fcntl
 import os
-import pwd
 import re
 import shutil
 import signal
 import tempfile
 import threading
 import time
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
 from plainsql_server.core.errors import RequestError
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
-from plainsql_server.operations.files.archive import STANZA
 from plainsql_server.operations.files.cell import with_bounded_memory
 from plainsql_server.operations.files.sizing import PREPARED_TRANSACTIONS
+from plainsql_server.operations.point_in_time.child_process import (
+    SYSTEM_USER,
+    dying_with_this_process,
+    end,
+    identity,
+    last_line,
+)
+from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 from plainsql_server.operations.programs import find_program, program_environment, run
 from plainsql_server.operations.progress import Progress
 
@@ -42,13 +46,8 @@ _PREFIX = "plainsql-spare-"
 _PORT = 5432
 # The path of a socket has at most 107 bytes; PostgreSQL adds a name.
 _SOCKET_FOLDER_LONGEST = 107 - len("/.s.PGSQL.5432.lock")
-# PostgreSQL refuses to run as root. On a machine with a cell, its packages have made this user.
-_SYSTEM_USER = "postgres"
 _END_S = 10.0
 _LOOK_EVERY_S = 0.1
-_LOG_KEPT = 8_000
-_ERRORS = ("FATAL:", "PANIC:", "ERROR:")
-_PR_SET_PDEATHSIG = 1
 # Without a handler, these end a process at once.
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -58,6 +57,7 @@ _ALWAYS_THERE = "plainsql_template"
 _NOT_IN_BACKUP = ("unable to find", "database to include")
 _NEW_TABLESPACE = 'could not create symbolic link "pg_tblspc/'
 _UNREACHED = "recovery ended before configured recovery target was reached"
+_LAST_COMMIT = re.compile(r"last completed transaction was at log time (.+)$", re.MULTILINE)
 
 # Where the cluster's own files say other things, the command line is stronger. It is used once and then removed, so it
 # need not survive a crash. Pages of the databases that were left out are empty, and the WAL may change them.
@@ -79,14 +79,6 @@ _SIZES = {
     "max_prepared_transactions": ("max_prepared_xacts", PREPARED_TRANSACTIONS),
     "max_locks_per_transaction": ("max_locks_per_xact", 64),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """The archive of a cell: the folder of pgBackRest's configuration on this machine, and the name of the stanza."""
-
-    config_folder: Path
-    stanza: str = STANZA
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +111,7 @@ async def spare_cluster_at(
 
 def remove_abandoned(parent: Path) -> None:
     """Removes the folders of spare clusters whose processes have all ended."""
-    ours = {os.geteuid(), _identity().get("user", os.geteuid())}
+    ours = {os.geteuid(), identity().get("user", os.geteuid())}
     for folder in parent.glob(f"{_PREFIX}*"):
         try:
             # Other users of the machine can make folders and links here, too.
@@ -146,7 +138,7 @@ def _own_folder(parent: Path) -> Iterator[tuple[Path, int]]:
         (folder / "data").mkdir(mode=0o700)
         for path in (folder, folder / "data"):
             if os.geteuid() == 0:
-                shutil.chown(path, _SYSTEM_USER)
+                shutil.chown(path, SYSTEM_USER)
         yield folder, lock
     finally:
         _remove(folder)
@@ -216,45 +208,27 @@ def _ending_in_order() -> Iterator[None]:
 
 
 async def _restore_files(archive: Archive, engine_name: str, point: datetime, folder: Path, lock: int) -> None:
-    output = ""
+    errors = ""
     for included in (engine_name, _ALWAYS_THERE):
-        succeeded, output = await _pgbackrest(
-            archive, folder, lock, "restore", f"--db-include={included}", "--type=time",
+        done = await run_pgbackrest(
+            archive, "restore", f"--pg1-path={folder / 'data'}", f"--lock-path={folder / 'lock-path'}",
+            f"--log-path={folder}", f"--db-include={included}", "--type=time",
             f"--target={point.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f+00}", "--target-action=promote",
             "--archive-mode=off",
             # An operator's own configuration may say otherwise, and would let it write outside the folder: into the
             # cell's own tablespaces, for one.
             "--no-delta", "--no-link-all", "--reset-link-map", "--reset-tablespace-map",
-            f"--tablespace-map-all={folder / 'tablespaces'}",
+            f"--tablespace-map-all={folder / 'tablespaces'}", inherited=(lock,),
         )  # fmt: skip
-        if succeeded:
+        if done.succeeded:
             # A tablespace that is younger than the backup is made by replaying the WAL, where the cell has its own, and
             # the replay would write to the cell's files. So recovery must fail instead.
             (folder / "data/pg_tblspc").chmod(0o500)
             return
-        if not any(part in output for part in _NOT_IN_BACKUP):
+        errors = done.errors
+        if not any(part in errors for part in _NOT_IN_BACKUP):
             break
-    raise RequestError("archive_failed", f"pgBackRest can't restore the cell: {_last_line(output)}")
-
-
-async def _pgbackrest(archive: Archive, folder: Path, lock: int, command: str, *options: str) -> tuple[bool, str]:
-    program = shutil.which("pgbackrest")
-    if program is None:
-        raise RequestError(
-            "program_missing", "pgbackrest is not installed on this machine.", hint="Run `apt install pgbackrest`."
-        )
-    process = await asyncio.create_subprocess_exec(
-        program, f"--config-path={archive.config_folder}", f"--stanza={archive.stanza}",
-        f"--pg1-path={folder / 'data'}", f"--lock-path={folder / 'lock-path'}", f"--log-path={folder}",
-        "--log-level-file=off", "--log-level-console=warn", *options, command,
-        stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=program_environment(), cwd="/",
-        pass_fds=(lock,), preexec_fn=_dying_with_this_process(signal.SIGKILL), **_identity(),
-    )  # fmt: skip
-    try:
-        output, _ = await process.communicate()
-    finally:
-        await _end(process, signal.SIGTERM)
-    return process.returncode == 0, output.decode(errors="replace")
+    raise RequestError("archive_failed", f"pgBackRest can't restore the cell: {last_line(errors)}")
 
 
 @asynccontextmanager
@@ -276,12 +250,12 @@ async def _running(folder: Path, lock: int) -> AsyncIterator[Process]:
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=log, stderr=STDOUT, cwd="/", env=program_environment(),
-            pass_fds=(lock,), preexec_fn=_dying_with_this_process(signal.SIGQUIT), **_identity(),
+            pass_fds=(lock,), preexec_fn=dying_with_this_process(signal.SIGQUIT), **identity(),
         )  # fmt: skip
     try:
         yield process
     finally:
-        await _end(process, signal.SIGQUIT)
+        await end(process, signal.SIGQUIT)
 
 
 async def _sizes(server: Path, data: Path) -> dict[str, str]:
@@ -304,8 +278,11 @@ async def _wait_until_open(process: Process, folder: Path, conninfo: str) -> Non
         if process.returncode is not None:
             log = (folder / "log").read_text(errors="replace")
             if _UNREACHED in log:
+                last = _LAST_COMMIT.search(log)
                 raise RequestError(
-                    "archive_too_short", "The archive does not reach to that moment.",
+                    "archive_too_short",
+                    "The archive does not reach to that moment. Its last transaction is of"
+                    f" {last[1] if last else 'an earlier time'}.",
                     hint="Wait until the cell has archived what it wrote since, or choose an earlier moment.",
                 )  # fmt: skip
             if _NEW_TABLESPACE in log:
@@ -313,7 +290,7 @@ async def _wait_until_open(process: Process, folder: Path, conninfo: str) -> Non
                     "archive_failed", "The cell got a tablespace between its backup and that moment.",
                     hint="Choose a moment after the next backup, or one before the tablespace.",
                 )  # fmt: skip
-            raise RequestError("archive_failed", f"The spare cluster did not start: {_last_line(log)}")
+            raise RequestError("archive_failed", f"The spare cluster did not start: {last_line(log)}")
         try:
             async with await psycopg.AsyncConnection.connect(conninfo, connect_timeout=5) as connection:
                 found = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone()
@@ -330,41 +307,3 @@ async def _described(conninfo: str, admin_role: str) -> SpareCluster:
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         last = await (await connection.execute("SELECT pg_last_xact_replay_timestamp()")).fetchone()
     return SpareCluster(conninfo, last[0] if last else None)
-
-
-async def _end(process: Process, how: signal.Signals) -> None:
-    if process.returncode is not None:
-        return
-    process.send_signal(how)
-    try:
-        await asyncio.wait_for(process.wait(), _END_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-
-
-def _identity() -> dict[str, Any]:
-    if os.geteuid() != 0:
-        return {}
-    account = pwd.getpwnam(_SYSTEM_USER)
-    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-
-
-def _dying_with_this_process(how: signal.Signals) -> Any:
-    # Loaded before the fork, because the child should allocate as little as possible.
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def prepare() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(how), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare
-
-
-def _last_line(output: str) -> str:
-    """What a program said last, or the last of its errors."""
-    lines = [line.strip() for line in output[-_LOG_KEPT:].splitlines() if line.strip()]
-    errors = [line for line in lines if any(word in line for word in _ERRORS)]
-    return (errors or lines or ["it said nothing"])[-1]

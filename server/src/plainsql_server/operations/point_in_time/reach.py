@@ -1,0 +1,84 @@
+"""Which moments an archive reaches: from its oldest backup to the newest file of WAL in it.
+
+    reach = await archive_reach(archive)
+    reach.check_start(point)
+
+PostgreSQL decides whether a moment is reached: it must find a later transaction. This asks pgBackRest, before anything
+is restored, and refuses what can't be reached.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from plainsql_server.core.clock import now
+from plainsql_server.core.errors import RequestError
+from plainsql_server.operations.point_in_time.child_process import last_line
+from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
+
+# pgBackRest stores times in whole seconds, and restores a backup for moments after the second in which it ended.
+_SECOND = timedelta(seconds=1)
+# The folder of a file of WAL in the archive is the start of its name.
+_FOLDER_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The moments that an archive reaches."""
+
+    first: datetime
+    last: datetime | None
+    """When the newest file of WAL was archived: it has nothing later. None if there is no such file."""
+
+    def check_start(self, point: datetime) -> None:
+        """Raises RequestError for a moment in the future, and for one before the archive's oldest backup ended."""
+        if point > now():
+            raise RequestError("invalid_time", f"That moment is in the future. {self}")
+        if point < self.first:
+            raise RequestError("archive_too_short", f"That moment is before the archive's oldest backup. {self}")
+
+    def check_end(self, point: datetime) -> None:
+        """Raises RequestError for a moment that is later than all that is archived."""
+        if self.last is None or point >= self.last + _SECOND:
+            raise RequestError(
+                "archive_too_short", f"That moment is later than what is archived. {self}",
+                hint="Wait until the cell has archived what it wrote since, or choose an earlier moment.",
+            )  # fmt: skip
+
+    def __str__(self) -> str:
+        if self.last is None or self.last < self.first:
+            return f"The archive begins at {_shown(self.first)}."
+        return f"The archive reaches from {_shown(self.first)} to {_shown(self.last)}."
+
+
+async def archive_reach(archive: Archive) -> Reach:
+    """Ask pgBackRest. Raises RequestError if it can't read the archive, or if that has no backup."""
+    found = await _asked(archive, "info")
+    backups = [backup for stanza in found for backup in stanza.get("backup", [])]
+    if not backups:
+        reasons = [stanza["status"]["message"] for stanza in found]
+        raise RequestError("archive_failed", f"The archive has no backup: {', '.join(reasons) or 'no stanza'}.")
+    first = datetime.fromtimestamp(min(backup["timestamp"]["stop"] for backup in backups), UTC) + _SECOND
+    stored = [each for stanza in found for each in stanza.get("archive", []) if each.get("max")]
+    return Reach(first, max(filter(None, [await _archived_at(archive, each) for each in stored]), default=None))
+
+
+async def _archived_at(archive: Archive, stored: dict[str, Any]) -> datetime | None:
+    """When the newest file of WAL was archived. There are several series of files if PostgreSQL was upgraded."""
+    newest, repository = stored["max"], stored["database"]["repo-key"]
+    folder = f"archive/{archive.stanza}/{stored['id']}/{newest[:_FOLDER_LENGTH]}"
+    files = await _asked(archive, "repo-ls", folder, f"--filter=^{newest}-", f"--repo={repository}")
+    times = [datetime.fromtimestamp(file["time"], UTC) for file in files.values()]
+    return max(times, default=None)
+
+
+async def _asked(archive: Archive, *arguments: str) -> Any:
+    done = await run_pgbackrest(archive, *arguments, "--output=json")
+    if not done.succeeded:
+        raise RequestError("archive_failed", f"pgBackRest can't read the archive: {last_line(done.errors)}")
+    return json.loads(done.output)
+
+
+def _shown(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
