@@ -19,7 +19,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import branching, fencing, hand_over, provisioning
 from server.tests.operations.stage import Stage
 from server.tests.operations.test_backups import SCHEMA, described
-from server.tests.operations.test_hostile import TRAPS, superusers
+from server.tests.operations.test_hostile import lay_traps, superusers
 from server.tests.postgres import SUPERUSER
 
 
@@ -131,12 +131,7 @@ async def test_no_code_of_the_customers_runs_when_its_database_is_branched(
     mark = tmp_path / "mark"
     if strategy == "FILE_COPY":
         monkeypatch.setattr(branching, "_WAL_LOG_BYTES", 0)
-    with stage.owner() as owner:
-        for trap in TRAPS:
-            owner.execute(trap.replace("{mark}", str(mark)).replace("{superuser}", SUPERUSER))
-        # Any role can tell of itself there.
-        owner.execute("grant all on seen to public")
-        owner.execute("truncate seen")
+    lay_traps(stage, mark)
     before = superusers(stage)
     await branch_here(stage)
     _, owner_role, _ = stage.names("copy")

@@ -1,0 +1,149 @@
+"""A database with traps of its customer is restored at a moment: the spare cluster runs none of them, and the restored
+database runs them as the customer or not at all.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import psycopg
+import pytest
+
+from plainsql_server.cli.progress import Bar
+from plainsql_server.control_plane import databases, organizations
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.operations.point_in_time.pgbackrest import Archive
+from plainsql_server.operations.point_in_time.restore_at import RestoredAt, restore_at
+from plainsql_server.operations.restore import restore_database
+from server.tests.operations.archived_cell import ArchivedCell, archived_cell
+from server.tests.operations.test_hostile import RUN_BY_A_RESTORE, lay_traps, powerful, superusers
+from server.tests.postgres import SUPERUSER
+
+pytestmark = pytest.mark.chaos
+
+# An administrator has every call of a function in the database counted, on the spare cluster, too.
+_COUNTED = "alter database {} set track_functions = 'all'"
+_CALLED = "select funcname, calls from pg_stat_user_functions where schemaname not in ('pg_catalog', 'plainsql')"
+
+
+@pytest.fixture(scope="module")
+def cell() -> Iterator[ArchivedCell]:
+    with archived_cell() as cell:
+        yield cell
+
+
+class Spied:
+    """What a spare cluster had when the backup of its database was complete."""
+
+    def __init__(self, cell: ArchivedCell) -> None:
+        self._stage, self._work_folder = cell.stage, cell.work_folder
+        self.called: list[tuple[str, int]] = []
+        self.seen: list[tuple[str, str]] = []
+        self.powerful: list[tuple[str, bool, bool]] = []
+
+    def look(self) -> None:
+        (folder,) = self._work_folder.glob("plainsql-spare-*")
+        conninfo = f"host={folder} port=5432 user={SUPERUSER} dbname={self._stage.names()[0]}"
+        with psycopg.connect(conninfo, autocommit=True) as spare:
+            self.called = spare.execute(_CALLED).fetchall()
+            self.seen = spare.execute("select place, who from public.seen").fetchall()
+            self.powerful = powerful(spare)
+
+
+async def restore(cell: ArchivedCell, name: str, spied: Spied) -> RestoredAt:
+    """As `restore --at` does, with a look at the spare cluster before the backup is restored."""
+    async with Directory.open(cell.stage.dsn) as directory:
+        owner = await organizations.get(directory, "acme")
+        origin = await databases.get_named(directory, owner.id, "main")
+
+        async def goal(file: BinaryIO) -> DatabaseRecord:
+            await asyncio.to_thread(spied.look)
+            return await restore_database(directory, owner.id, name, file, Bar())
+
+        archive, point = Archive(cell.config_folder), datetime.now(UTC)
+        return await restore_at(directory, origin, point, archive, goal, folder=cell.work_folder, progress=Bar())
+
+
+def test_no_trap_runs_with_more_rights_than_its_customers(cell: ArchivedCell, tmp_path: Path) -> None:
+    stage, mark = cell.stage, tmp_path / "mark"
+    # The user that PostgreSQL runs as could make the mark.
+    tmp_path.chmod(0o777)
+    lay_traps(stage, mark)
+    with stage.postgres.connect() as admin:
+        admin.execute(_COUNTED.format(stage.names()[0]))
+    before, spied = superusers(stage), Spied(cell)
+    asyncio.run(restore(cell, "copy", spied))
+    assert (spied.called, spied.seen, spied.powerful) == ([], [], before)
+    _, owner, _ = stage.names("copy")
+    with stage.admin("copy") as admin:
+        seen = admin.execute("select place, who, login, super from public.seen").fetchall()
+        assert {(who, login, is_super) for _, who, login, is_super in seen} == {(owner, owner, False)}
+        assert {place for place, *_ in seen} == RUN_BY_A_RESTORE
+        assert admin.execute("select to_regclass('plainsql.trapped')").fetchone() == (None,)
+        functions = "select distinct rolname from pg_proc p join pg_roles r on r.oid = proowner where proname ~ 'spy'"
+        assert admin.execute(functions).fetchall() == [(owner,)]
+        large = "select rolname from pg_largeobject_metadata join pg_roles r on r.oid = lomowner"
+        assert admin.execute(large).fetchall() == [(owner,)]
+    assert superusers(stage) == before
+    assert not mark.exists()
+    assert stage.checksums("copy").keys() == stage.checksums().keys()
+    assert cell.left_over() == []
+
+
+# What the database has, and what the refusal says. Each makes a restore fail, and must leave nothing behind.
+_UNRESTORABLE = {
+    "a row that is too long to be written out": (
+        [
+            "create table unrestorable (a bytea, b bytea, c bytea, d bytea)",
+            "insert into unrestorable values (repeat('x', 140000000)::bytea)",
+            *(f"update unrestorable set {column} = a" for column in "bcd"),
+        ],
+        "out of memory",
+    ),
+    "rows that break a rule that was changed since": (
+        [
+            "create function is_kept(a int) returns bool language sql immutable as 'select true'",
+            "create table unrestorable (a int check (public.is_kept(a)))",
+            "insert into unrestorable values (1)",
+            "create or replace function is_kept(a int) returns bool language sql immutable as 'select false'",
+        ],
+        "violates check constraint",
+    ),
+    "a unique index over a function that was changed since": (
+        [
+            "create function kept(a int) returns int language sql immutable as 'select a'",
+            "create table unrestorable as select generate_series(1, 2) as a",
+            "create unique index on unrestorable (public.kept(a))",
+            "create or replace function kept(a int) returns int language sql immutable as 'select 1'",
+        ],
+        "could not create unique index",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _UNRESTORABLE)
+def test_a_database_that_cannot_be_restored_is_refused_and_can_be_branched(cell: ArchivedCell, what: str) -> None:
+    stage, (statements, reason) = cell.stage, _UNRESTORABLE[what]
+    stage.run("database", "create", "--org", "acme", "odd")
+    try:
+        with stage.owner("odd") as owner:
+            for statement in statements:
+                owner.execute(statement)
+        before, options = stage.on_cell(), cell.options(datetime.now(UTC).isoformat())
+        refused = stage.run("restore", "--org", "acme", "never", "--from", "odd", *options, exit_code=1)
+        assert reason in refused.stderr
+        assert len(refused.stderr.splitlines()[-1]) < 1000
+        assert stage.ask("select from databases where name = 'never' and state <> 'deleted'") == []
+        assert stage.on_cell() == before
+        assert cell.left_over() == []
+        # A branch is a copy of the files.
+        stage.run("database", "branch", "--org", "acme", "odd", "odd-copy")
+        counted = "select count(*), sum(pg_column_size(a)) from unrestorable"
+        with stage.owner("odd") as parent, stage.owner("odd-copy") as copy:
+            assert copy.execute(counted).fetchall() == parent.execute(counted).fetchall()
+        stage.run("database", "delete", "--org", "acme", "odd-copy", "--permanently", "--yes")
+    finally:
+        stage.run("database", "delete", "--org", "acme", "odd", "--permanently", "--yes")
