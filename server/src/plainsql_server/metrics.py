@@ -301,6 +301,8 @@ _CELL_UPKEEP = (
     ("behind_bytes", "plainsql_cell_standby_behind_bytes", "How far the last standby is behind."),
     ("is_archiving_failing", "plainsql_cell_archiving_failed", "1 if the last WAL file could not be archived."),
     ("archive_lag_s", "plainsql_cell_archive_lag_seconds", "For how long the newest WAL has not been archived."),
+    ("rehearsal_age_s", "plainsql_cell_rehearsal_age_seconds", "Since a restore from the archive was last rehearsed."),
+    ("is_rehearsal_failing", "plainsql_cell_rehearsal_failed", "1 if the last rehearsal of a restore failed."),
     ("disk_free_ratio", "plainsql_cell_disk_free_ratio", "Free part of the cell's disk, if it is this machine's."),
 )
 

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from plainsql_server.cli import main
+from plainsql_server.operations.files.archive import ArchiveConfig
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
 from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER, Postgres, run_as_postgres
@@ -66,6 +67,7 @@ def test_the_files_of_the_guide_are_those_that_the_archive_of_this_test_has(cell
     units = {each.name: each.read_text() for each in tmp_path.glob("plainsql-archive*")}
     assert set(units) == {
         "plainsql-archive@.service", "plainsql-archive-full.timer", "plainsql-archive-diff.timer",
+        "plainsql-archive-rehearsal.service", "plainsql-archive-rehearsal.timer",
     }  # fmt: skip
     for program, *arguments in programs_of(units["plainsql-archive@.service"]):
         run_as_postgres(program, *(each.replace(str(tmp_path), str(root)) for each in arguments))
@@ -93,6 +95,18 @@ def test_one_database_is_restored_as_the_guide_does(cell: ArchivedCell, block: i
     cell.stage.run(*words, "--work-folder", str(cell.work_folder))
     with cell.stage.owner(database) as owner:
         assert owner.execute("select a from t").fetchall() == [("as it was",)]
+
+
+def test_a_restore_is_rehearsed_as_the_guide_and_its_unit_do(cell: ArchivedCell, tmp_path: Path) -> None:
+    ((_, *words),) = commands(4)
+    assert words[:2] == ["backup", "rehearse"]
+    archive = ArchiveConfig("/srv/archive", f"{_FOLDER}/pgbackrest", SUPERUSER, "/data", "/run")
+    (unit,) = programs_of(archive.unit_texts("/opt/plainsql-server")["plainsql-archive-rehearsal.service"])
+    # systemd gives no word for a variable that is empty.
+    assert [each for each in unit if each != "$REHEARSE_OPTIONS"] == ["/opt/plainsql-server", *words]
+    words = [each.replace(f"{_FOLDER}/pgbackrest", str(cell.config_folder)) for each in words]
+    done = cell.stage.run(*words, "--work-folder", str(cell.work_folder))
+    assert "It is the same" in done.stderr
 
 
 def test_a_lost_cell_is_restored_on_a_new_machine_as_the_guide_does(cell: ArchivedCell) -> None:

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.progress import Bar, size
 from plainsql_server.cli.running import chosen_database, note_reading, with_directory
+from plainsql_server.cli.upkeep.rehearse import rehearse_command
 from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory.connection import Directory
 from plainsql_server.operations.backup import backup_database, backup_directory
@@ -21,7 +22,18 @@ from plainsql_server.settings import read_settings
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("backup")
+class _BackupCommand(click.Command):
+    """`backup rehearse` is a command of its own. Any other word is a database."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == [rehearse_command.name]:
+            return rehearse_command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("backup", cls=_BackupCommand)
 @click.argument("name", metavar="DATABASE", required=False)
 @click.option("--org", "organization", metavar="NAME-OR-ID", help="Organization that owns the database.")
 @click.option("--directory", "of_directory", is_flag=True, help="Back up the directory instead of a database.")
@@ -32,6 +44,9 @@ def backup_command(name: str | None, organization: str | None, of_directory: boo
     Writes the backup to standard output, or to a file that appears only once it is complete. Progress goes to standard
     error. The backup is not compressed: use `plainsql-server backup --org Acme shop | zstd > shop.zst`. The service
     keeps running.
+
+    `plainsql-server backup rehearse` is another command: it restores a database from the archive of its cell, and
+    compares it. See `plainsql-server backup rehearse --help`. To back up a database of that name, begin with --org.
     """
     is_id = name is not None and DATABASE_ID.match(name) is not None
     if of_directory == (name is not None) or (not is_id and (name is not None) != (organization is not None)):

@@ -21,21 +21,29 @@ from plainsql_server.operations.restore import RestoreTimes, replace_database, r
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+def archive_option(*, required: bool = False) -> Callable[[Command], Command]:
+    """`--archive FOLDER`. Only `restore` needs no archive for all that it does."""
+    text = "folder of pgBackRest's configuration for the cell."
+    shown = f"{text[0].upper()}{text[1:]}" if required else f"With --at: {text}"
+    return click.option("--archive", type=_FOLDER, required=required, metavar="FOLDER", help=shown)
+
+
+work_folder_option = click.option(
+    "--work-folder", type=_FOLDER, default="/var/tmp", show_default=True, metavar="FOLDER",
+    help="Folder for the spare cluster. It needs room for the database, and the WAL since its backup.",
+)  # fmt: skip
+
 _OPTIONS = (
     click.option(
         "--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]), metavar="TIME",
         help="Restore a database as it was then, such as 2027-01-31T12:30:00Z.",
     ),
     click.option("--from", "origin", metavar="NAME-OR-ID", help="With --at: the database that was so."),
-    click.option(
-        "--archive", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
-        help="With --at: folder of pgBackRest's configuration for the cell.",
-    ),
-    click.option(
-        "--work-folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default="/var/tmp",
-        show_default=True, metavar="FOLDER",
-        help="With --at: folder for the spare cluster. It needs room for the database, and the WAL since its backup.",
-    ),
+    archive_option(),
+    work_folder_option,
 )  # fmt: skip
 
 

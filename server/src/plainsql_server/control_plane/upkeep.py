@@ -26,6 +26,7 @@ from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.sharing import permits
 from plainsql_server.directory.upkeep.backup_record import backup_state
+from plainsql_server.directory.upkeep.rehearsal_record import RehearsalState, rehearsal_states
 from plainsql_server.engine.admin.activity import watching
 from plainsql_server.engine.admin.measures import CellMeasures, measure
 from plainsql_server.engine.pool.address import hosts_of
@@ -69,6 +70,7 @@ class Upkeep:
         """Measures once. Raises ServiceError if the directory is unavailable; then the last measures stay."""
         listed = [cell for cell in await cells.list_(self._directory) if cell.state is not CellState.DOWN]
         backups = await backup_state(self._directory)
+        rehearsals = await rehearsal_states(self._directory)
         limit = asyncio.Semaphore(_CELLS_AT_ONCE)
         measured = await asyncio.gather(*(self._measured(cell, limit) for cell in listed))
         expiry_s = await asyncio.to_thread(self._expiry_s, listed)
@@ -77,7 +79,7 @@ class Upkeep:
                 _add(expiry_s, f"cell {cell.name}", each.certificate_pem.encode())
         self._load = UpkeepLoad(
             measured_at_s=time.time(),
-            cells=[_cell(cell, each) for cell, each in zip(listed, measured, strict=True)],
+            cells=[_cell(cell, each, rehearsals.get(cell.id)) for cell, each in zip(listed, measured, strict=True)],
             certificate_expiry_s=expiry_s,
             backup_age_s=backups.oldest_age_s,
             directory_backup_age_s=backups.directory_age_s,
@@ -103,9 +105,10 @@ class Upkeep:
         return expiry_s
 
 
-def _cell(cell: CellRecord, measures: CellMeasures | None) -> CellUpkeep:
+def _cell(cell: CellRecord, measures: CellMeasures | None, rehearsals: RehearsalState | None) -> CellUpkeep:
     if measures is None:
         return CellUpkeep(cell.name)
+    rehearsed = rehearsals if measures.has_pgbackrest else None
     return CellUpkeep(
         cell.name,
         is_up=True,
@@ -115,6 +118,8 @@ def _cell(cell: CellRecord, measures: CellMeasures | None) -> CellUpkeep:
         behind_bytes=measures.behind_bytes,
         is_archiving_failing=measures.is_archiving_failing,
         archive_lag_s=measures.archive_lag_s,
+        rehearsal_age_s=rehearsed.age_s if rehearsed else None,
+        is_rehearsal_failing=rehearsed.is_failing if rehearsed else None,
         disk_free_ratio=_disk_free_ratio(cell, measures.data_directory),
     )
 

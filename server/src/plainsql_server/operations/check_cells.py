@@ -15,10 +15,11 @@ from plainsql_server.directory import counts
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.sharing.processes import members
+from plainsql_server.directory.upkeep.rehearsal_record import rehearsal_states
 from plainsql_server.engine.admin.activity import view, watching
 from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import CellFacts, examine
-from plainsql_server.engine.admin.measures import measure
+from plainsql_server.engine.admin.measures import CellMeasures, measure
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, share_of
 from plainsql_server.operations.check_certificates import cell_keys
@@ -89,6 +90,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord, processe
     if target.settings.upkeep == "on":
         findings += cell_upkeep.certificates(check, cell.conninfo, measures)
         findings += [*cell_upkeep.archiving(check, facts.settings, measures)]
+        findings += await _rehearsals(check, directory, cell, measures)
         findings += cell_upkeep.transaction_ids(check, measures)
         if _is_here(cell):
             findings += cell_upkeep.machine(check, facts.settings["data_directory"])
@@ -96,6 +98,15 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord, processe
         found = disk(check, facts.settings["data_directory"], target.disk_free_percent)
         findings += [*([found] if found else []), *machine_size(check, facts)]
     return findings
+
+
+async def _rehearsals(check: str, directory: Directory, cell: CellRecord, measures: CellMeasures) -> list[Finding]:
+    try:
+        states = await rehearsal_states(directory)
+    except ServiceError:
+        # The directory is not migrated yet, which is a finding of its own.
+        return []
+    return list(cell_upkeep.rehearsals(check, measures, states.get(cell.id)))
 
 
 def _fix(why: str) -> str:

@@ -118,8 +118,9 @@ def files_command(**options: Unpack[FileOptions]) -> None:
     every tenant's role but not as the admin role. Use `cell init` for a new cluster, which has no admin role yet.
 
     With --archive-to, PostgreSQL archives its WAL, at the latest after a minute, and pgbackrest/ has the configuration
-    of pgBackRest, with a key that is made once. Install the units plainsql-archive* for full and differential backups.
-    The settings take effect when PostgreSQL is restarted.
+    of pgBackRest, with a key that is made once. Install the units plainsql-archive* for full and differential backups,
+    and for a nightly rehearsal of a restore, which reads /etc/plainsql/backup.env. The settings take effect when
+    PostgreSQL is restarted.
 
     A quarter of the memory is for connections. If standbys follow this server, raise max_connections on them first:
     a standby stops following a server that allows more connections than it does.
@@ -141,10 +142,15 @@ def texts_of(options: FileOptions) -> dict[str, str]:
             "conf.d/plainsql.conf": config.postgresql_conf(), "pg_ident.conf": config.pg_ident_conf(),
             "pg_hba.conf": config.pg_hba_conf(), "memory.conf": memory_drop_in(),
             "guard.service": guard_unit(options["program"] or own_program(), options["data_folder"]),
-            **({"pgbackrest/pgbackrest.conf": archive.pgbackrest_conf(), **archive.unit_texts()} if archive else {}),
+            **(_archive_texts(archive, options) if archive else {}),
         }  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _archive_texts(archive: ArchiveConfig, options: FileOptions) -> dict[str, str]:
+    units = archive.unit_texts(options["program"] or own_program())
+    return {"pgbackrest/pgbackrest.conf": archive.pgbackrest_conf(), **units}
 
 
 def _archive_of(options: FileOptions) -> ArchiveConfig | None:

@@ -18,6 +18,8 @@ _MEASURES = """
            (SELECT max(mxid_age(datminmxid)) FROM pg_database) AS multixact_id_age,
            current_setting('data_directory') AS data_directory,
            current_setting('archive_mode') <> 'off' AS is_archiving,
+           current_setting('archive_mode') <> 'off' AND current_setting('archive_command') LIKE '%pgbackrest%'
+               AS has_pgbackrest,
            (SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)
             FROM pg_stat_archiver) AS is_archiving_failing,
            (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming') AS standbys,
@@ -64,6 +66,8 @@ class CellMeasures:
     certificate_pem: str | None
     # For how long the WAL that was written last has not been archived; 0 if all is. None: it is not to be archived.
     archive_lag_s: float | None = None
+    # Whether pgBackRest archives it, so that a restore can be rehearsed.
+    has_pgbackrest: bool = False
 
 
 async def measure(connection: AsyncConnection) -> CellMeasures:

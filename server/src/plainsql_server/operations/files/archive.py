@@ -12,6 +12,7 @@ import secrets
 from dataclasses import dataclass
 
 from plainsql_server.operations.files.placing import WRITTEN_BY
+from plainsql_server.operations.files.units import CONFIG_FOLDER, check_paths
 
 STANZA = "plainsql"
 # What was written at least so long ago is in the archive, if archiving works: a file of the WAL is closed then, even if
@@ -68,22 +69,51 @@ IOSchedulingClass=idle
 TimeoutStartSec=12h
 """
 
+_REHEARSAL_UNIT = """\
+{heading}# /etc/systemd/system/plainsql-archive-rehearsal.service
+#
+# {environment} holds PLAINSQL_DIRECTORY_DSN, with the role plainsql_operator, and what libpq needs to reach the cell.
+# If the directory has several cells, it also has the name of this one: REHEARSE_OPTIONS=--cell eu-1. root runs it, so
+# that it can read these files and the key of the archive. PostgreSQL and pgBackRest run as postgres.
+[Unit]
+Description=PlainSQL: rehearsal of a restore from the cell's archive
+Wants=network-online.target
+After=network-online.target postgresql.service plainsql-archive@full.service plainsql-archive@diff.service
+
+[Service]
+Type=oneshot
+Environment=REHEARSE_OPTIONS=
+EnvironmentFile={environment}
+ExecStart={program} backup rehearse --archive "{config_folder}" $REHEARSE_OPTIONS
+Nice=10
+IOSchedulingClass=idle
+TimeoutStartSec=12h
+NoNewPrivileges=yes
+ProtectHome=yes
+PrivateDevices=yes
+"""
+
 _TIMER = """\
 {heading}# /etc/systemd/system/plainsql-archive-{kind}.timer
 [Unit]
-Description=PlainSQL: {kind} backups of the cell
+Description=PlainSQL: {what}
 
 [Timer]
 OnCalendar={when}
 RandomizedDelaySec=30min
-Unit=plainsql-archive@{kind}.service
+Unit={unit}
 # After a time without power, the missed run is made up for.
 Persistent=yes
 
 [Install]
 WantedBy=timers.target
 """
-_WHEN = {"full": "Sun *-*-* 00:45:00", "diff": "Mon..Sat *-*-* 00:45:00"}
+# When each timer starts what.
+_TIMERS = {
+    "full": ("Sun *-*-* 00:45:00", "plainsql-archive@full.service", "full backups of the cell"),
+    "diff": ("Mon..Sat *-*-* 00:45:00", "plainsql-archive@diff.service", "differential backups of the cell"),
+    "rehearsal": ("*-*-* 05:00:00", "plainsql-archive-rehearsal.service", "nightly rehearsals of a restore"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +147,25 @@ class ArchiveConfig:
             socket_directory=self.socket_directory, port=self.port, admin_role=self.admin_role,
         )  # fmt: skip
 
-    def unit_texts(self) -> dict[str, str]:
-        """Return the text of each systemd unit by its name."""
+    def unit_texts(self, program: str) -> dict[str, str]:
+        """Return the text of each systemd unit by its name. `program` is the path of plainsql-server.
+
+        Raises ValueError for a path that systemd would misread.
+        """
+        check_paths(program)
         texts = {
-            "plainsql-archive@.service": _UNIT.format(heading=_HEADING, config_folder=self.config_folder, stanza=STANZA)
-        }
-        for kind, when in _WHEN.items():
-            texts[f"plainsql-archive-{kind}.timer"] = _TIMER.format(heading=_HEADING, kind=kind, when=when)
+            "plainsql-archive@.service": _UNIT.format(
+                heading=_HEADING, config_folder=self.config_folder, stanza=STANZA
+            ),
+            "plainsql-archive-rehearsal.service": _REHEARSAL_UNIT.format(
+                heading=_HEADING, config_folder=self.config_folder, program=program,
+                environment=f"{CONFIG_FOLDER}/backup.env",
+            ),
+        }  # fmt: skip
+        for kind, (when, unit, what) in _TIMERS.items():
+            texts[f"plainsql-archive-{kind}.timer"] = _TIMER.format(
+                heading=_HEADING, kind=kind, when=when, unit=unit, what=what
+            )
         return texts
 
 

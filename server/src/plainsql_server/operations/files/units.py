@@ -193,7 +193,7 @@ _OTHER = {"data": "control", "control": "data"}
 
 def unit_texts(program: str, folder: str = CONFIG_FOLDER) -> dict[str, str]:
     """Return the text of each unit by its name. Raises ValueError for a path that systemd would misread."""
-    _check_paths(program, folder)
+    check_paths(program, folder)
     return {
         **{
             f"plainsql-{plane}.service": _UNIT.format(
@@ -215,11 +215,12 @@ def unit_texts(program: str, folder: str = CONFIG_FOLDER) -> dict[str, str]:
 
 def guard_unit(program: str, data_folder: str) -> str:
     """Return the text of the guard's unit. Raises ValueError as above."""
-    _check_paths(program, data_folder)
+    check_paths(program, data_folder)
     return _GUARD_UNIT.format(heading=_HEADING, program=program, data_folder=data_folder)
 
 
-def _check_paths(*paths: str) -> None:
+def check_paths(*paths: str) -> None:
+    """Raise ValueError for a path that systemd would misread."""
     for path in paths:
         if not path.startswith("/") or any(char.isspace() or char in "%\"'\\$;" for char in path):
             raise ValueError(f"systemd needs an absolute path without spaces and special characters, not {path!r}.")

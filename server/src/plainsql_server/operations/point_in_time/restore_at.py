@@ -68,19 +68,27 @@ async def restore_at(
     if point < await stored.content_since(directory, origin.id):
         raise _not_there(origin)
     cell = await cell_of(directory, origin)
-    if not await _close_wal(cell, progress):
-        (await archive_reach(archive)).check_end(point)
+    await archive_until(point, cell, archive, progress)
     async with spare_cluster_at(
         archive, origin.engine_name, cell.admin_role, point, parent=folder, progress=progress
     ) as spare:
         there = replace(cell, conninfo=spare.conninfo)
-        await _open(there, origin)
+        await open_database(there, origin)
         prepared = await _roll_back_prepared(there, origin)
         with tempfile.TemporaryFile(dir=folder) as file:
             await backup_content(there, origin, file, progress)
             file.seek(0)
             restored = await goal(file)
         return RestoredAt(restored, spare.last_commit_at, prepared)
+
+
+async def archive_until(point: datetime, cell: CellRecord, archive: Archive, progress: Progress) -> None:
+    """Have the cell archive what it has written so far. If it can't, the archive must reach the moment without it.
+
+    Raises RequestError if it does not.
+    """
+    if not await _close_wal(cell, progress):
+        (await archive_reach(archive)).check_end(point)
 
 
 async def _close_wal(cell: CellRecord, progress: Progress) -> bool:
@@ -104,7 +112,7 @@ async def _close_wal(cell: CellRecord, progress: Progress) -> bool:
     return False
 
 
-async def _open(cell: CellRecord, origin: DatabaseRecord) -> None:
+async def open_database(cell: CellRecord, origin: DatabaseRecord) -> None:
     """Let connections to the database in: at the moment, a move may have closed it."""
     found = "SELECT FROM pg_database WHERE datname = %s"
     async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:

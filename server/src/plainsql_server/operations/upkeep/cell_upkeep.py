@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from psycopg.conninfo import conninfo_to_dict
 
+from plainsql_server.directory.upkeep.rehearsal_record import RehearsalState
 from plainsql_server.engine.admin.measures import CellMeasures
 from plainsql_server.operations.check_certificates import validity
 from plainsql_server.operations.findings import Finding, broken, good, warning
@@ -21,6 +22,11 @@ _ID_AGE_BROKEN = 1_500_000_000
 _MEMORY_FREE_PERCENT = 10.0
 # As the alert. A cell closes a WAL file after a minute, and archiving it takes seconds.
 _ARCHIVE_LAG_S = 300.0
+# As the alert. The timer runs every night.
+_REHEARSAL_MAX_AGE_S = 8 * 86_400.0
+_REHEARSE = (
+    "Run `plainsql-server backup rehearse`, or read the log of plainsql-archive-rehearsal.service: docs/backups.md."
+)
 _PROC = Path("/proc")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _RENEW = "Renew it. The cell's own takes effect when PostgreSQL reloads its configuration."
@@ -85,6 +91,20 @@ def archiving(check: str, settings: dict[str, str], measures: CellMeasures) -> I
                 check, f"{name} looks as if it contains a secret. Every customer of the cell can read it.",
                 "Put the secret into a file that only PostgreSQL's user can read, and replace it.",
             )  # fmt: skip
+
+
+def rehearsals(check: str, measures: CellMeasures, state: RehearsalState | None) -> Iterator[Finding]:
+    """Check that a restore from the cell's archive was rehearsed lately, and succeeded."""
+    if not measures.has_pgbackrest or state is None:
+        return
+    days = state.age_s / 86_400
+    if state.is_failing:
+        yield warning(check, "The last rehearsal of a restore from its archive failed.", _REHEARSE)
+    elif state.age_s > _REHEARSAL_MAX_AGE_S:
+        since = f"for {days:.0f} days" if state.has_succeeded else "since the cell was added"
+        yield warning(check, f"No restore from its archive was rehearsed {since}.", _REHEARSE)
+    elif state.has_succeeded:
+        yield good(check, f"A restore from its archive was rehearsed {days:.1f} days ago.")
 
 
 def looks_secret(command: str) -> bool:

@@ -1,0 +1,87 @@
+"""Rehearses a restore: restores a database from the archive of its cell, and compares it with what it was.
+
+    rehearsed = await rehearse(directory, cell, candidates, archive, folder=folder, progress=progress)
+
+The database that is restored is the first of the candidates that can be read (`table_contents.py`): what its customer
+does may prevent that, and says nothing about the archive. All that can fail later is a failure of the archive, and is
+recorded as one in the directory, where `doctor` and the metrics find it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from plainsql_server.core.errors import ConflictError, LimitError, RequestError, ServiceError
+from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.directory.upkeep.rehearsal_record import record_rehearsal
+from plainsql_server.operations.point_in_time.pgbackrest import Archive
+from plainsql_server.operations.point_in_time.restore_at import archive_until, open_database
+from plainsql_server.operations.point_in_time.spare_cluster import ENDED, spare_cluster_at
+from plainsql_server.operations.point_in_time.table_contents import Contents, contents_of, differences
+from plainsql_server.operations.progress import Progress
+
+# With more, a night in which all databases are being written would never end.
+_TRIED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A rehearsal that succeeded."""
+
+    database: DatabaseRecord
+    contents: Contents
+
+
+async def rehearse(
+    directory: Directory, cell: CellRecord, candidates: Sequence[DatabaseRecord], archive: Archive, *, folder: Path,
+    progress: Progress,
+) -> Rehearsed:  # fmt: skip
+    """Restore one of the databases, compare it, and record how that ended. `folder` is as before at the end.
+
+    Raises RequestError if it can't be restored or differs, and ConflictError, LimitError or RequestError, unrecorded,
+    if no candidate can be read.
+    """
+    progress.step("read the database")
+    database, expected = await _first_readable(cell, candidates)
+    try:
+        found = await _restored(cell, database, expected.taken_at, archive, folder=folder, progress=progress)
+        differing = differences(expected, found)
+        if differing:
+            raise RequestError(
+                "archive_differs",
+                f"The database {database.id} was restored from the archive as it was at"
+                f" {expected.taken_at.isoformat()}, and differs from what it was then: {'; '.join(differing)}.",
+                hint="Keep the archive, make a full backup, and look for the cause: docs/backups.md.",
+            )
+    except ServiceError as error:
+        if error.code != ENDED:
+            await record_rehearsal(directory, cell.id, succeeded=False)
+        raise
+    await record_rehearsal(directory, cell.id, succeeded=True)
+    return Rehearsed(database, expected)
+
+
+async def _first_readable(cell: CellRecord, candidates: Sequence[DatabaseRecord]) -> tuple[DatabaseRecord, Contents]:
+    refused: ServiceError = RequestError("no_database", f"The cell {cell.name!r} has no database to restore.")
+    for database in candidates[:_TRIED]:
+        try:
+            return database, await contents_of(cell, database)
+        except (ConflictError, LimitError, RequestError) as error:
+            refused = error
+    raise refused
+
+
+async def _restored(
+    cell: CellRecord, database: DatabaseRecord, point: datetime, archive: Archive, *, folder: Path, progress: Progress
+) -> Contents:
+    await archive_until(point, cell, archive, progress)
+    async with spare_cluster_at(
+        archive, database.engine_name, cell.admin_role, point, parent=folder, progress=progress
+    ) as spare:
+        there = replace(cell, conninfo=spare.conninfo)
+        await open_database(there, database)
+        progress.step("compare")
+        return await contents_of(there, database)
