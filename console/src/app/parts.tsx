@@ -154,6 +154,15 @@ export const Field = ({ label, hint, children }: { label: string; hint?: ReactNo
   </label>
 );
 
+/** What an input with this `list` offers. Anything else can be typed. */
+export const Suggestions = ({ id, of }: { id: string; of: readonly string[] }) => (
+  <datalist id={id}>
+    {of.map((each) => (
+      <option key={each} value={each} />
+    ))}
+  </datalist>
+);
+
 export const Problem = ({ error }: { error: unknown }) =>
   error !== undefined &&
   error !== null && (

@@ -1,17 +1,24 @@
-/** The tables of a database: their rows, which can be changed, and their structure. */
+/** The tables of a database: their rows, which can be changed, their structure, and new ones. */
 
 import { useState } from "react";
 import { listTables, type Table } from "../api/data.ts";
+import { may } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
+import { completionsOf } from "../app/catalog.ts";
 import { database } from "../app/databases.ts";
 import { bytes, number } from "../app/figures.ts";
-import { Problem, useLoaded } from "../app/parts.tsx";
+import { Button, Problem, useLoaded } from "../app/parts.tsx";
 import { go, place } from "../app/place.ts";
+import { toast } from "../app/toast.tsx";
+import { CreateTable } from "./CreateTable.tsx";
 import { Structure } from "./Structure.tsx";
 import { TableRows } from "./TableRows.tsx";
 
 const labelOf = ({ schema, name }: Table): string => (schema === "public" ? name : `${schema}.${name}`);
-const idOf = ({ schema, name }: Table): string => `${schema}.${name}`;
+const idOf = ({ schema, name }: Pick<Table, "schema" | "name">): string => `${schema}.${name}`;
+
+/** What is shown instead of a table. Its name is in the address where a table's name, which has a dot, would be. */
+const NEW = "new";
 
 export const TablesPage = () => {
   const name = useStore(database);
@@ -20,7 +27,16 @@ export const TablesPage = () => {
   const [text, setText] = useState("");
   const [part, setPart] = useState<"Rows" | "Structure">("Rows");
   const shown = (value ?? []).filter((table) => labelOf(table).toLowerCase().includes(text.toLowerCase()));
-  const chosen = value?.find((table) => idOf(table) === rest) ?? value?.[0];
+  const chosen = value?.find((table) => idOf(table) === rest) ?? (rest === NEW ? undefined : value?.[0]);
+  const schemas = [...new Set(["public", ...(value ?? []).map(({ schema }) => schema)])];
+  const leave = () => go("tables", "");
+  const added = (schema: string, table: string) => {
+    // The editor completes it from now on.
+    void completionsOf(name, true);
+    toast(`${schema}.${table} was created.`);
+    again();
+    go("tables", idOf({ schema, name: table }));
+  };
   return (
     <div className="tables">
       <aside className="table-list" aria-label="Tables">
@@ -31,6 +47,13 @@ export const TablesPage = () => {
           value={text}
           onChange={(event) => setText(event.target.value)}
         />
+        {may("write") && (
+          <div className="table-commands">
+            <Button aria-pressed={rest === NEW} onClick={() => go("tables", NEW)}>
+              New table
+            </Button>
+          </div>
+        )}
         <ul>
           {shown.map((table) => (
             <li key={idOf(table)}>
@@ -44,11 +67,8 @@ export const TablesPage = () => {
       </aside>
       <section className="table-main" aria-label={chosen ? labelOf(chosen) : "Table"}>
         <Problem error={error} />
-        {value && !chosen && (
-          <p className="state">
-            There is no table in this database yet. Create one on the <a href="#/query">query page</a>.
-          </p>
-        )}
+        {rest === NEW && <CreateTable key={name} database={name} schemas={schemas} close={leave} created={added} />}
+        {value && !chosen && rest !== NEW && <p className="state">There is no table in this database yet.</p>}
         {chosen && (
           <>
             <div className="bar table-head">
