@@ -1,7 +1,7 @@
 // Explain, charts and administration, as a person uses them.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { control, look, openBrowser, run, signedIn, sql, typeSql } from "./browser.mjs";
+import { control, look, more, openBrowser, run, signedIn, sql, typeSql } from "./browser.mjs";
 
 let browser;
 let page;
@@ -23,23 +23,18 @@ after(async () => {
   await sql("drop table console_orders");
 });
 
-const more = async (name) => {
-  await page.getByRole("button", { name: "More" }).click();
-  await page.getByRole("menuitem", { name }).click();
-};
-
 test("a plan names the part that takes most time, and a write is only rehearsed", async () => {
   await typeSql(
     page,
     "select c.customer, sum(o.total) from console_orders o join (select distinct customer from console_orders) c" +
       " using (customer) where o.total > 99.8 group by 1 order by 2 desc",
   );
-  await more(/Explain/);
+  await more(page, /Explain/);
   await page.getByText("takes most time").waitFor();
   assert.ok((await page.locator(".plan-node").count()) > 3);
   assert.deepEqual(await look(page, "plan"), []);
   await typeSql(page, "update console_orders set total = 0");
-  await more(/Explain/);
+  await more(page, /Explain/);
   await page.getByText("what it changed was rolled back").waitFor();
   await page.locator(".plan-node", { hasText: "ModifyTable" }).waitFor();
   assert.equal((await sql("select count(*)::int as n from console_orders where total > 0"))[0].n > 19_000, true);

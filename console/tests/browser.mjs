@@ -86,6 +86,23 @@ export const run = async (page, text) => {
   await page.keyboard.press("Control+Enter");
 };
 
+/** Takes a command of the menu "More". */
+export const more = async (page, name) => {
+  await page.getByRole("button", { name: "More" }).click();
+  await page.getByRole("menuitem", { name }).click();
+};
+
+/** What an action has copied. */
+export const copied = async (page, act) => {
+  await page.evaluate(() => navigator.clipboard.writeText("nothing yet"));
+  await act();
+  await page.waitForFunction(async () => (await navigator.clipboard.readText()) !== "nothing yet");
+  return page.evaluate(() => navigator.clipboard.readText());
+};
+
+/** Text as an SQL literal. */
+export const quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+
 /** The texts of the cells that are there. */
 export const cells = (page) => page.getByRole("gridcell").allInnerTexts();
 

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from server.tests import programs
@@ -50,6 +51,7 @@ def node_test(name: str, service: Service, **environment: str) -> str:
     variables = {
         "PLAINSQL_URL": service.data_url, "PLAINSQL_CONTROL_URL": service.control_url, "PLAINSQL_KEY": service.api_key,
         "PLAINSQL_TEST_SCREENSHOTS": str(SCREENSHOTS), "NODE_EXTRA_CA_CERTS": service.dev["ca_file"] or "",
+        "PLAINSQL_TEST_PYTHON": sys.executable,
     }  # fmt: skip
     # Not `node --test`, which starts one more process for each file.
     done = subprocess.run(

@@ -1,7 +1,26 @@
 // Sign-in, the frame and the query page, as a person uses them.
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { cells, control, controlUrl, key, look, openBrowser, openPage, run, signIn, sql, typeSql } from "./browser.mjs";
+import {
+  cells,
+  control,
+  controlUrl,
+  copied,
+  key,
+  look,
+  more,
+  openBrowser,
+  openPage,
+  quoted,
+  run,
+  signIn,
+  sql,
+  typeSql,
+} from "./browser.mjs";
 
 let browser;
 let page;
@@ -66,8 +85,10 @@ test("a write that is cancelled says what became of it", async () => {
 });
 
 test("a link with a text that no page can bear leaves the console usable", async () => {
+  await typeSql(page, "select $99999999999, $9999999");
+  const link = await copied(page, () => more(page, "Copy link"));
   const shared = await page.context().newPage();
-  await shared.goto(`${controlUrl}/console#/query?sql=${encodeURIComponent("select $99999999999, $9999999")}`);
+  await shared.goto(link);
   await signIn(shared);
   await shared.getByText("$9999999").first().waitFor();
   assert.equal(
@@ -79,6 +100,50 @@ test("a link with a text that no page can bear leaves the console usable", async
   );
   await shared.getByRole("button", { name: "Close tab" }).click();
   await shared.close();
+});
+
+test("a link that was cut off says so, opens nothing, and stays in the address", async () => {
+  await typeSql(page, "delete from console_people where name = 'nobody'");
+  const link = await copied(page, () => more(page, "Copy link"));
+  const cut = link.slice(0, link.indexOf("where"));
+  const shared = await page.context().newPage();
+  await shared.goto(cut);
+  await signIn(shared);
+  await shared.getByText("This link is incomplete").waitFor();
+  assert.equal(shared.url(), cut);
+  assert.equal(await shared.getByRole("tab", { name: "Shared" }).count(), 0);
+  await shared.evaluate((hash) => {
+    location.hash = hash;
+  }, new URL(link).hash);
+  await shared.getByRole("tab", { name: "Shared" }).waitFor();
+  await shared.getByLabel("SQL", { exact: true }).getByText("nobody").waitFor();
+  assert.equal(await shared.getByText("This link is incomplete").count(), 0);
+  assert.equal(new URL(shared.url()).hash, "#/query");
+  await shared.getByRole("button", { name: "Close tab" }).click();
+  await shared.close();
+});
+
+test("a copied program runs its SQL, and a shell runs nothing of it", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "console-"));
+  const text = '\'"\\ $(touch made) `touch made` !! \u001b[2J\u202e\u2066\u{1f600}\n"; touch made\n';
+  const trusted = process.env.NODE_EXTRA_CA_CERTS;
+  const env = { ...process.env, PLAINSQL_KEY: key, CURL_CA_BUNDLE: trusted, SSL_CERT_FILE: trusted, HISTFILE: "" };
+  const execute = (program, options, input) =>
+    execFileSync(program, options, { cwd: folder, env, input, encoding: "utf8", stdio: ["pipe", "pipe", "ignore"] });
+  await typeSql(page, `select ${quoted(text)} as text`);
+  const curl = await copied(page, () => more(page, "Copy as curl"));
+  const bash = ["--norc", "-o", "history", "-o", "histexpand"];
+  assert.equal(JSON.parse(execute("bash", bash, curl)).rows[0].text, text);
+  const python = await copied(page, () => more(page, "Copy as Python"));
+  const asJson = python.replace("print(row)", "print(__import__('json').dumps(row['text']))");
+  assert.equal(JSON.parse(execute(process.env.PLAINSQL_TEST_PYTHON, ["-"], asJson)), text);
+  // In a shell, these are no programs. ImageMagick has a command "import".
+  for (const program of [python, await copied(page, () => more(page, "Copy as JavaScript"))]) {
+    assert.match(program, /^[ -~\n]*$/);
+    assert.throws(() => execute("bash", bash, program.replaceAll(/^import os$/gm, "")));
+  }
+  assert.deepEqual(readdirSync(folder), []);
+  rmSync(folder, { recursive: true });
 });
 
 test("an error puts the caret where it is", async () => {
@@ -121,8 +186,7 @@ test("all statements are one transaction with a result each", async () => {
 
 test("what is rehearsed does not happen", async () => {
   await typeSql(page, "delete from console_people returning id");
-  await page.getByRole("button", { name: "More" }).click();
-  await page.getByRole("menuitem", { name: /Rehearse/ }).click();
+  await more(page, /Rehearse/);
   await page.getByText("Rehearsed: everything was rolled back").waitFor();
   assert.match(await page.locator(".summary").innerText(), /201 rows affected/);
   assert.equal((await sql("select count(*)::int as n from console_people"))[0].n, 201);

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
-import { cells, controlUrl, key, openBrowser, run, signedIn, sql, typeSql } from "./browser.mjs";
+import { cells, controlUrl, key, openBrowser, quoted, run, signedIn, sql, typeSql } from "./browser.mjs";
 
 const SCRIPT = "window.pwned=1";
 // Each would run if it were taken for HTML, for an address or for a part of an attribute.
@@ -74,8 +74,6 @@ const isUnharmed = async () => {
     0,
   );
 };
-
-const quoted = (text) => `'${text.replaceAll("'", "''")}'`;
 
 test("50 payloads in values are shown as text, also when a cell is opened", async () => {
   assert.equal(new Set(PAYLOADS).size, 50);

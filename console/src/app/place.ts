@@ -10,10 +10,12 @@ export interface Place {
 
 const read = (): Place => {
   const [page = "", ...rest] = location.hash.replace(/^#\/?/, "").replace(/\?.*$/, "").split("/");
+  const text = rest.join("/");
   try {
-    return { page: page || "query", rest: decodeURIComponent(rest.join("/")) };
+    return { page: page || "query", rest: decodeURIComponent(text) };
   } catch {
-    return { page: "query", rest: "" };
+    // An address that was cut off leads to its page, and to nothing on it.
+    return { page, rest: text };
   }
 };
 

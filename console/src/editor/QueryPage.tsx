@@ -18,7 +18,7 @@ import { valuesOf } from "./parameters.ts";
 import { type Language, programFor } from "./programs.ts";
 import { isRunning, type Mode, type Run, runs, type Shown, start, type Wanted } from "./running.ts";
 import { SqlField } from "./SqlField.tsx";
-import { linkTo, takeShared } from "./share.ts";
+import { isIncomplete, linkTo, takeShared } from "./share.ts";
 import { type Found, paramCountOf, statementAt, statementsOf } from "./statements.ts";
 import { Tabs } from "./Tabs.tsx";
 
@@ -65,6 +65,7 @@ const historyOutcome = (run: Run): string =>
 export const QueryPage = () => {
   const drafts = useDrafts();
   const isFull = useStore(drafts.isFull);
+  const isLinkIncomplete = useStore(isIncomplete);
   const history = historyOf(current().organization.id);
   const [isHistoryOpen, setHistoryOpen] = useState(false);
   const name = useStore(database);
@@ -156,8 +157,12 @@ export const QueryPage = () => {
   const program = (language: Language) => {
     const [found] = wanted();
     if (!found) return toast("There is no statement here.");
-    const params = valuesOf(draft.parameters, found.params);
-    void copyText(programFor(language, { sql: found.sql, params }, current().dataUrl, name));
+    try {
+      const params = valuesOf(draft.parameters, found.params);
+      void copyText(programFor(language, { sql: found.sql, params }, current().dataUrl, name));
+    } catch (error) {
+      toast((error as Error).message, "danger");
+    }
   };
   const save = () => {
     const title = prompt("Save this query as", draft.title);
@@ -211,6 +216,12 @@ export const QueryPage = () => {
             History
           </Button>
         </div>
+        {isLinkIncomplete && (
+          <p className="problem" role="alert">
+            This link is incomplete: a part of its SQL is missing, so nothing was opened. Copy the whole link, or ask
+            for it again.
+          </p>
+        )}
         {isFull && (
           <p className="problem" role="alert">
             The browser's storage is full: what you type now is only in this page. Close tabs that you no longer need.
