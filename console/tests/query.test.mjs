@@ -57,7 +57,7 @@ test("one signs in with a key, which is not kept", async () => {
 test("a statement is run, and its rows are shown", async () => {
   await run(page, "select id, name, born, notes from console_people order by id");
   await page.getByRole("gridcell", { name: "Person 1", exact: true }).waitFor();
-  assert.deepEqual((await cells(page)).slice(0, 4), ["1", "Person 1", "1970-02-07", '{"n":1}']);
+  assert.deepEqual((await cells(page)).slice(0, 4), ["1", "Person 1", "1970-02-07", '{"n": 1}']);
   assert.match(await page.locator(".summary").innerText(), /^SELECT · 200 rows · .* in PostgreSQL/);
   assert.deepEqual(await look(page, "query"), []);
 });
@@ -144,6 +144,32 @@ test("a copied program runs its SQL, and a shell runs nothing of it", async () =
   }
   assert.deepEqual(readdirSync(folder), []);
   rmSync(folder, { recursive: true });
+});
+
+test("numbers keep every digit, inside JSON, too", async () => {
+  const json = '{"many": 12345678901234567890.10, "small": [1.10, 1e400]}';
+  await run(
+    page,
+    `select 9223372036854775807 as whole, 12345678901234567890.123456789012345678901234567890 as exact,` +
+      ` ${quoted(json)}::json as json, '[1.10]'::jsonb as jsonb, array['1.10'::jsonb] as all_json`,
+  );
+  const shown = [
+    "9223372036854775807",
+    "12345678901234567890.123456789012345678901234567890",
+    json,
+    "[1.10]",
+    "[1.10]",
+  ];
+  await page.getByRole("gridcell", { name: shown[0] }).waitFor();
+  assert.deepEqual(await cells(page), shown);
+  await page.getByRole("gridcell").nth(2).dblclick();
+  const pretty = await page.locator(".cell-view pre").innerText();
+  assert.equal(pretty, '{\n  "many": 12345678901234567890.10,\n  "small": [\n    1.10,\n    1e400\n  ]\n}');
+  await page.getByRole("button", { name: "Close", exact: true }).click();
+  await page.getByLabel("SQL", { exact: true }).focus();
+  await page.keyboard.press("Alt+Enter");
+  await page.locator(".summary[data-state=done]", { hasText: "1 row" }).waitFor();
+  assert.deepEqual(await cells(page), shown);
 });
 
 test("an error puts the caret where it is", async () => {

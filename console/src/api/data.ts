@@ -1,6 +1,7 @@
 /** Calls of the data plane: statements, transactions and tables, by the npm client, whose writes happen exactly once. */
 
 import { type Client, connect, type Notice, type Outcome, PlainSQLError, type Result } from "plainsql";
+import { exactFetch } from "./exact.ts";
 import type { components } from "./generated/data.ts";
 import { request } from "./requests.ts";
 import { current, end } from "./session.ts";
@@ -59,7 +60,8 @@ const client = (): Client => {
   const { token, dataUrl } = current();
   if (kept?.token !== token) {
     const insecure = location.protocol === "http:";
-    kept = { token, client: connect({ url: dataUrl, session: token, int8: "string", numeric: "string", insecure }) };
+    const asText = { int8: "string", numeric: "string", fetch: exactFetch } as const;
+    kept = { token, client: connect({ url: dataUrl, session: token, ...asText, insecure }) };
   }
   return kept.client;
 };
@@ -121,6 +123,7 @@ export const rehearse = async (statements: readonly Statement[], options: RunOpt
     method: "POST",
     body,
     signal: options.signal,
+    fetch: exactFetch,
   });
   if (token !== current().token) throw new Error("The session has changed.");
   return done.results.map((each) => ({

@@ -10,6 +10,8 @@ export interface Wanted {
   token?: string;
   headers?: Record<string, string>;
   signal?: AbortSignal | undefined;
+  /** Used instead of the browser's own. */
+  fetch?: typeof fetch;
 }
 
 interface ErrorBody {
@@ -38,7 +40,7 @@ export const request = async <T>(url: string, wanted: Wanted = {}): Promise<T> =
   if (wanted.body !== undefined) headers["Content-Type"] = "application/json";
   let response: Response;
   try {
-    response = await fetch(url, {
+    response = await (wanted.fetch ?? fetch)(url, {
       method: wanted.method ?? "GET",
       headers,
       body: wanted.body === undefined ? null : JSON.stringify(wanted.body),

@@ -2,6 +2,7 @@
 
 import { lazy, Suspense, useEffect, useReducer, useState } from "react";
 import type { Notice, Outcome } from "../api/data.ts";
+import { indented, isJson } from "../api/exact.ts";
 import { Boundary } from "../app/Boundary.tsx";
 import { bytes, count, duration } from "../app/figures.ts";
 import { Button, Menu } from "../app/parts.tsx";
@@ -17,6 +18,7 @@ import { type Cell, Grid } from "./Grid.tsx";
 const Chart = lazy(async () => ({ default: (await import("../explain/Chart.tsx")).Chart }));
 const Plan = lazy(async () => ({ default: (await import("../explain/Plan.tsx")).Plan }));
 
+const PRETTY_MAX = 200_000;
 // More than this does not belong on a clipboard.
 const COPIED_MAX = 50_000;
 
@@ -221,7 +223,7 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
 /** The plan in the result of EXPLAIN (FORMAT JSON). */
 const planOf = (run: Run, { command, types, rows }: Shown): Explained | undefined => {
   if (run.endedAt === null || command !== "EXPLAIN" || types[0] !== "json") return undefined;
-  const [first] = (rows.at(0)?.[0] ?? []) as Explained[];
+  const [first] = JSON.parse(String(rows.at(0)?.[0] ?? "[]")) as Explained[];
   return first?.Plan ? first : undefined;
 };
 
@@ -264,7 +266,7 @@ const Notices = ({ notices }: { notices: readonly Notice[] }) =>
   );
 
 const CellView = ({ name, type, text, close }: { name: string; type: string; text: string; close: () => void }) => {
-  const pretty = (type === "json" || type === "jsonb") && text.length < 200_000 ? prettyJson(text) : text;
+  const pretty = isJson(type) && text.length < PRETTY_MAX ? indented(text) : text;
   return (
     <aside className="cell-view" aria-label={`Value of ${name}`}>
       <div className="bar">
@@ -277,14 +279,6 @@ const CellView = ({ name, type, text, close }: { name: string; type: string; tex
       <pre tabIndex={0}>{pretty}</pre>
     </aside>
   );
-};
-
-const prettyJson = (text: string): string => {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
 };
 
 export const copyText = async (text: string): Promise<void> => {

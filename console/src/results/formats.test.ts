@@ -3,20 +3,21 @@ import { distinct, literal, quoteName, written } from "./formats.ts";
 
 const shape = { columns: ["id", "a,b", "data"], types: ["int8", "text", "jsonb"], table: ["t"] };
 const rows = [
-  ["9007199254740993", 'say "hi"\nthere', { a: 1 }],
-  [null, "", [1, "x"]],
+  ["9007199254740993", 'say "hi"\nthere', '{"a":1.10}'],
+  [null, "", '[1,"x"]'],
 ];
 
 describe("written", () => {
   it("writes CSV in which NULL and an empty text differ", () => {
     expect(written("CSV", shape, rows)).toBe(
-      'id,"a,b",data\r\n9007199254740993,"say ""hi""\nthere","{""a"":1}"\r\n,"","[1,""x""]"\r\n',
+      'id,"a,b",data\r\n9007199254740993,"say ""hi""\nthere","{""a"":1.10}"\r\n,"","[1,""x""]"\r\n',
     );
   });
 
   it("writes JSON with every digit", () => {
     const text = written("JSON", shape, rows);
     expect(text).toContain('"id": 9007199254740993');
+    expect(text).toContain('"data": {"a":1.10}');
     expect(JSON.parse(text)).toHaveLength(2);
   });
 
@@ -29,7 +30,7 @@ describe("written", () => {
   it("writes one INSERT", () => {
     expect(written("INSERT", shape, rows)).toBe(
       'INSERT INTO t (id, "a,b", data) VALUES\n' +
-        "  (9007199254740993, 'say \"hi\"\nthere', '{\"a\":1}'),\n  (NULL, '', '[1,\"x\"]');\n",
+        "  (9007199254740993, 'say \"hi\"\nthere', '{\"a\":1.10}'),\n  (NULL, '', '[1,\"x\"]');\n",
     );
   });
 

@@ -1,6 +1,7 @@
 /** Results as CSV, JSON, Markdown and INSERT statements. */
 
 import type { Row, Value } from "../api/data.ts";
+import { isJson, partsOf } from "../api/exact.ts";
 import { isNumeric, textOfValue } from "./cells.ts";
 
 export type Format = "CSV" | "JSON" | "Markdown" | "INSERT";
@@ -49,6 +50,7 @@ export const distinct = (columns: readonly string[]): string[] => {
 const plain = (value: Value, type: string | undefined): string => {
   if (value === null || value === undefined) return "null";
   if (type === "bytea") return JSON.stringify(textOfValue(value, type));
+  if (isJson(type) && typeof value === "string") return value;
   // They come as text, with every digit, and JSON's numbers have as many digits as they like.
   if (isNumeric(type) && typeof value === "string" && /^-?\d+(\.\d+)?$/.test(value)) return value;
   return JSON.stringify(value);
@@ -109,10 +111,19 @@ const arrayText = (value: unknown[]): string => {
   return `{${value.map(part).join(",")}}`;
 };
 
+const jsonText = (value: Value, type: string | undefined): string => {
+  if (typeof value !== "string") return JSON.stringify(value);
+  return type?.endsWith("[]") ? arrayText(elementsOf(value)) : value;
+};
+
+/** The elements of an array of JSON values. */
+export const elementsOf = (json: string): (string | null)[] =>
+  partsOf(json).map((each) => (each === "null" ? null : each));
+
 /** A value as an SQL literal. */
 export const literal = (value: Value, type: string | undefined): string => {
   if (value === null || value === undefined) return "NULL";
-  if (type === "json" || type === "jsonb") return quoteText(JSON.stringify(value));
+  if (isJson(type)) return quoteText(jsonText(value, type));
   if (typeof value === "boolean") return String(value);
   if (isNumeric(type) && /^-?\d+(\.\d+)?$/.test(String(value))) return String(value);
   if (Array.isArray(value) && type?.endsWith("[]")) return quoteText(arrayText(value));

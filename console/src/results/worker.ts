@@ -4,7 +4,7 @@
  */
 
 import type { ErrorFields } from "plainsql";
-import type { Row } from "../api/data.ts";
+import { rowOf } from "../api/exact.ts";
 import { Lines } from "./lines.ts";
 import { CHUNK_ROWS, type FromWorker, type StreamRequest, type ToWorker } from "./protocol.ts";
 
@@ -32,10 +32,12 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
 
 const sendChunk = (chunk: number) => {
   // The end of the stream may be among them, until it is found out that it is the end.
-  const rows = lines.chunk(chunk).flatMap((line) => (line.startsWith("{") ? [] : [JSON.parse(line) as Row]));
+  const rows = lines.chunk(chunk).flatMap((line) => (line.startsWith("{") ? [] : [rowOf(line, columnTypes)]));
   if (rows.length < CHUNK_ROWS) waiting.add(chunk);
   say({ kind: "rows", chunk, rows });
 };
+
+let columnTypes: string[] = [];
 
 /** What has become of the statement if the rest of the stream does not come. */
 let outcome: ErrorFields["outcome"] = "unknown";
@@ -91,6 +93,7 @@ const takeColumns = async (reader: ReadableStreamDefaultReader<Uint8Array>): Pro
     const { columns, types, request_id: requestId, buffered = false } = first;
     // A write is committed before its rows are sent; what is not buffered is only read.
     outcome = buffered ? "committed" : undefined;
+    columnTypes = types;
     say({ kind: "columns", columns, types, requestId, isBuffered: buffered });
     if (end + 1 < head.length) lines.add(head.slice(end + 1));
     return;

@@ -73,8 +73,23 @@ it("changes one row with each statement, unless another user changed it", () => 
   );
 });
 
+it("sends JSON as text, with every digit of its numbers", () => {
+  const column = { nullable: true, default: null, primary_key: false };
+  const id = { ...column, name: "id", type: "jsonb", primary_key: true };
+  const docs = { schema: "public", name: "docs", columns: [id, { ...column, name: "all", type: "json[]" }] };
+  const edits = { updates: [{ row: ["1.10", null], changed: { all: ["2.10"] } }], deletes: [], inserts: [{ id: "3" }] };
+  const statements = statementsFor(docs, edits);
+  expect(statements.map(({ sql }) => sql)).toEqual([
+    'update public.docs set "all" = $1::text[]::json[] where id = $2::text::jsonb',
+    "insert into public.docs (id) values ($1::text::jsonb)",
+  ]);
+  expect(statements[0]?.params).toEqual([["2.10"], "1.10"]);
+  expect(readable(statements[0] as never)).toContain("'{\"2.10\"}'::text[]");
+});
+
 it("reads JSON where a column holds it", () => {
-  expect(typedValue('{"a": 1}', "jsonb")).toEqual({ a: 1 });
+  expect(typedValue('{"a": 1.10}', "jsonb")).toBe('{"a": 1.10}');
+  expect(typedValue('[{"a": 1.10}, null]', "jsonb[]")).toEqual(['{"a": 1.10}', null]);
   expect(typedValue("[1]", "integer[]")).toEqual([1]);
   expect(typedValue("[1]", "text")).toBe("[1]");
   expect(() => typedValue("{", "json")).toThrow();

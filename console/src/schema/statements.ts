@@ -1,7 +1,8 @@
 /** The statements with which a table is read and changed. Values are parameters; names are quoted. */
 
 import type { Row, Statement, TransactionStatement, Value } from "../api/data.ts";
-import { literal, quoteName } from "../results/formats.ts";
+import { isJson } from "../api/exact.ts";
+import { elementsOf, literal, quoteName } from "../results/formats.ts";
 
 export interface Column {
   name: string;
@@ -78,6 +79,12 @@ const conditionOf = ({ column, operator, value }: Filter, params: unknown[]): st
   return isText ? `${name}::text ilike $${params.length}` : `${name} ${operator} $${params.length}`;
 };
 
+/** The place of a value. JSON is sent as text, so that its numbers keep their digits. */
+const placeOf = (number: number, type: string): string => {
+  const isArray = type.endsWith("[]");
+  return isJson(type) ? `$${number}::text${isArray ? "[]" : ""}::${type}` : `$${number}`;
+};
+
 /** A page of the table, with one row more than is shown, to know whether there is another page. */
 export const pageOf = (source: Source, { filters, sort }: View, from: From): Statement => {
   const params: unknown[] = [];
@@ -85,10 +92,9 @@ export const pageOf = (source: Source, { filters, sort }: View, from: From): Sta
   const order = orderOf(source, sort);
   const direction = sort?.isDescending ? " desc" : "";
   if (from.kind === "after" && order) {
-    const values = order.map(({ name }) => {
-      params.push(from.row[source.columns.findIndex((column) => column.name === name)]);
-      return `$${params.length}`;
-    });
+    const values = order.map(({ name, type }) =>
+      placeOf(params.push(from.row[source.columns.findIndex((column) => column.name === name)]), type),
+    );
     const names = order.map(({ name }) => quoteName(name)).join(", ");
     conditions.push(`(${names}) ${sort?.isDescending ? "<" : ">"} (${values.join(", ")})`);
   }
@@ -120,11 +126,11 @@ const COMPARED = /^(text|character|int|smallint|bigint|numeric|boolean|date|time
 
 const whereOf = (source: Source, row: Row, params: unknown[], compared: readonly string[]): string => {
   const at = (name: string) => row[source.columns.findIndex((column) => column.name === name)];
-  const bound = (value: Value) => `$${params.push(value)}`;
-  const key = keyOf(source).map(({ name }) => `${quoteName(name)} = ${bound(at(name))}`);
+  const bound = ({ name, type }: Column) => `${quoteName(name)} = ${placeOf(params.push(at(name)), type)}`;
+  const key = keyOf(source).map(bound);
   const same = source.columns
     .filter(({ name, type, primary_key }) => compared.includes(name) && !primary_key && COMPARED.test(type))
-    .map(({ name }) => (at(name) === null ? `${quoteName(name)} is null` : `${quoteName(name)} = ${bound(at(name))}`));
+    .map((column) => (at(column.name) === null ? `${quoteName(column.name)} is null` : bound(column)));
   return [...key, ...same].join(" and ");
 };
 
@@ -132,6 +138,7 @@ const whereOf = (source: Source, row: Row, params: unknown[], compared: readonly
 export const statementsFor = (source: Source, { updates, deletes, inserts }: Edits): TransactionStatement[] => {
   const table = qualified(source);
   const expect = { affectedRows: 1 };
+  const typeOf = (name: string) => source.columns.find((column) => column.name === name)?.type ?? "";
   return [
     ...deletes.map((row) => {
       const params: unknown[] = [];
@@ -140,14 +147,16 @@ export const statementsFor = (source: Source, { updates, deletes, inserts }: Edi
     ...updates.map(({ row, changed }) => {
       const params: unknown[] = [];
       const names = Object.keys(changed);
-      const set = names.map((name) => `${quoteName(name)} = $${params.push(changed[name])}`).join(", ");
+      const set = names
+        .map((name) => `${quoteName(name)} = ${placeOf(params.push(changed[name]), typeOf(name))}`)
+        .join(", ");
       const where = whereOf(source, row, params, names);
       return { sql: `update ${table} set ${set} where ${where}`, params, expect };
     }),
     ...inserts.map((changed) => {
       const names = Object.keys(changed);
       if (names.length === 0) return { sql: `insert into ${table} default values`, params: [], expect };
-      const values = names.map((_, i) => `$${i + 1}`).join(", ");
+      const values = names.map((name, i) => placeOf(i + 1, typeOf(name))).join(", ");
       const sql = `insert into ${table} (${names.map(quoteName).join(", ")}) values (${values})`;
       return { sql, params: names.map((name) => changed[name]), expect };
     }),
@@ -158,12 +167,13 @@ export const statementsFor = (source: Source, { updates, deletes, inserts }: Edi
 export const readable = ({ sql, params }: Statement): string =>
   sql.replaceAll(/\$(\d+)/g, (_, number: string) => {
     const value = params[Number(number) - 1];
-    const type = typeof value === "object" && value !== null ? "jsonb" : "text";
-    return literal(value, type);
+    return literal(value, Array.isArray(value) ? "text[]" : "text");
   });
 
 /** What to send for a text that was typed into a column. Throws if it must be JSON and isn't. */
 export const typedValue = (text: string, type: string): Value => {
-  if (type !== "json" && type !== "jsonb" && !(type.endsWith("[]") && text.startsWith("["))) return text;
-  return JSON.parse(text) as Value;
+  if (!isJson(type) && !(type.endsWith("[]") && text.startsWith("["))) return text;
+  const value = JSON.parse(text) as Value;
+  if (!isJson(type)) return value;
+  return type.endsWith("[]") ? elementsOf(text) : text;
 };
