@@ -1,7 +1,7 @@
 // Sign-in, the frame and the query page, as a person uses them.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -236,6 +236,35 @@ test("a result of more rows than are shown says so, and all of it can be streame
   await page.getByRole("grid").focus();
   await page.keyboard.press("Control+ArrowDown");
   await page.getByRole("gridcell", { name: "row 5000", exact: true }).waitFor();
+});
+
+test("a stream of large rows is stopped at a number of bytes, and an export streams all of it", async () => {
+  // The same with less to send: the bound of the page is 256 MB.
+  await page.evaluate(() => {
+    const NativeWorker = window.Worker;
+    window.Worker = class extends NativeWorker {
+      postMessage(message) {
+        const { request } = message;
+        super.postMessage(request ? { ...message, request: { ...request, maxBytes: 8e6 } } : message);
+      }
+    };
+  });
+  await typeSql(page, "select n, repeat('x', 400000) as large from generate_series(1, 60) n");
+  await page.keyboard.press("Alt+Enter");
+  await page.locator(".summary[data-state=stopped]").waitFor();
+  const note = await page.getByText(/^Stopped at \d+ rows \/ /).innerText();
+  assert.match(note, /^Stopped at (1\d|2\d) rows \/ \S+ MB, .* Export streams all rows to a file\.$/);
+  assert.equal((await cells(page))[1].length, 301);
+  const download = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Export" }).click();
+  await page.getByRole("menuitem", { name: "CSV" }).click();
+  const lines = readFileSync(await (await download).path(), "utf8")
+    .trimEnd()
+    .split("\r\n");
+  assert.equal(lines.length, 61);
+  assert.deepEqual([lines[0], lines[60]], ["n,large", `60,${"x".repeat(400000)}`]);
+  await page.getByText("60 rows exported.").waitFor();
+  await page.reload();
 });
 
 test("results are copied in four formats", async () => {

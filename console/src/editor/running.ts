@@ -55,6 +55,7 @@ export interface Run {
   /** The tab's text when it began. */
   text: string;
   mode: Mode;
+  database: string;
   startedAt: number;
   endedAt: number | null;
   results: Shown[];
@@ -129,6 +130,7 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
     id,
     text: wanted.text,
     mode,
+    database: wanted.database,
     startedAt: performance.now(),
     endedAt: null,
     results: [],

@@ -11,9 +11,10 @@ import type { Failed, Run, Shown } from "../editor/running.ts";
 import { tableOf } from "../editor/statements.ts";
 import type { Explained } from "../explain/plan.ts";
 import { textOfValue } from "./cells.ts";
-import { save } from "./export.ts";
+import { save, saveAs } from "./export.ts";
 import { FORMATS, type Format, written } from "./formats.ts";
 import { type Cell, Grid } from "./Grid.tsx";
+import { type StreamedRows, streamToFile } from "./stream.ts";
 
 const Chart = lazy(async () => ({ default: (await import("../explain/Chart.tsx")).Chart }));
 const Plan = lazy(async () => ({ default: (await import("../explain/Plan.tsx")).Plan }));
@@ -138,6 +139,7 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
   const [cell, select] = useState<Cell | null>(null);
   const [isOpen, setOpen] = useState(false);
   const [isDrawn, setDrawn] = useState(false);
+  const [saving, setSaving] = useState<Saving | null>(null);
   const { columns, types, rows, stream } = result;
   const plan = planOf(run, result);
   if (plan) {
@@ -147,6 +149,18 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
       </Suspense>
     );
   }
+  const exportAll = (format: Format) =>
+    said(async () => {
+      const controller = new AbortController();
+      const stop = () => controller.abort(new Error("The export was stopped."));
+      const follow = (rows: number, bytes: number) => setSaving({ rows, bytes, stop });
+      follow(0, 0);
+      const file = { format, table: tableOf(result.sql) };
+      const options = { signal: controller.signal, follow };
+      const written = await streamToFile(result, run.database, file, options).finally(() => setSaving(null));
+      saveAs(format, written.content, fileName());
+      toast(`${count(written.rows, "row")} exported.`);
+    });
   const value = cell && rows.at(cell.row)?.[cell.column];
   return (
     <>
@@ -161,7 +175,10 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
             <Menu label="Copy" items={FORMATS.map((format) => ({ label: format, act: () => copy(format, result) }))} />
             <Menu
               label="Export"
-              items={FORMATS.map((format) => ({ label: format, act: () => exported(format, result) }))}
+              items={FORMATS.map((format) => ({
+                label: format,
+                act: () => void (canExportAll(run, result) ? exportAll(format) : exported(format, result)),
+              }))}
             />
           </>
         )}
@@ -178,10 +195,20 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
           )}
         </p>
       )}
-      {stream?.state.kind === "stopped" && stream.state.why === "memory" && (
+      {stream && isFull(stream) && (
         <p className="note" role="status">
-          Stopped at {bytes(stream.bytes)}, to keep this tab's memory bounded. Use <code>plainsql sql -o csv</code> for
-          the whole result.
+          Stopped at {count(rows.count, "row")} / {bytes(stream.bytes)}, to keep this tab's memory bounded.{" "}
+          {canExportAll(run, result)
+            ? "Export streams all rows to a file."
+            : "The statement took effect; the other rows of its result were not kept."}
+        </p>
+      )}
+      {saving && (
+        <p className="note" role="status">
+          Exporting: {count(saving.rows, "row")} · {bytes(saving.bytes)}{" "}
+          <Button kind="link" onClick={saving.stop}>
+            Stop
+          </Button>
         </p>
       )}
       <Notices notices={result.notices} />
@@ -225,6 +252,20 @@ const planOf = (run: Run, { command, types, rows }: Shown): Explained | undefine
   if (run.endedAt === null || command !== "EXPLAIN" || types[0] !== "json") return undefined;
   const [first] = JSON.parse(String(rows.at(0)?.[0] ?? "[]")) as Explained[];
   return first?.Plan ? first : undefined;
+};
+
+interface Saving {
+  rows: number;
+  bytes: number;
+  stop: () => void;
+}
+
+const isFull = ({ state }: StreamedRows): boolean => state.kind === "stopped" && state.why === "memory";
+
+/** Whether there are more rows than are here, which can be asked for again. */
+const canExportAll = (run: Run, { stream, truncated, command }: Shown): boolean => {
+  if (stream) return isFull(stream) && stream.state.kind === "stopped" && stream.state.outcome === undefined;
+  return truncated && isRead(command) && run.mode !== "rehearsal";
 };
 
 /** Statements that can be sent again without doing anything twice. */
@@ -310,6 +351,7 @@ const copy = (format: Format, result: Shown): Promise<void> =>
 
 const exported = (format: Format, result: Shown): Promise<void> =>
   said(async () => {
-    const name = `plainsql-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;
-    toast(`${count(await save(format, shapeOf(result), result.rows, name), "row")} exported.`);
+    toast(`${count(await save(format, shapeOf(result), result.rows, fileName()), "row")} exported.`);
   });
+
+const fileName = (): string => `plainsql-${new Date().toISOString().slice(0, 19).replaceAll(":", "")}`;

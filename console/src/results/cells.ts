@@ -30,7 +30,9 @@ export const textOfValue = (value: Value, type: string | undefined): string => {
 
 /** What a cell shows: one line, not too long. */
 export const cellText = (value: Value, type: string | undefined): string => {
-  const text = textOfValue(value, type);
+  // Of a value that is large, only what is shown is made.
+  const part = typeof value === "string" || value instanceof Uint8Array ? value.slice(0, SHOWN_MAX + 4) : value;
+  const text = textOfValue(part, type);
   const short = text.length > SHOWN_MAX ? `${text.slice(0, SHOWN_MAX)}…` : text;
   return short.replaceAll(/\r\n|\r|\n/g, "↵").replaceAll("\t", "⇥");
 };

@@ -3,7 +3,8 @@
 import { EXTENSIONS, type Format, type Shape, writerOf } from "./formats.ts";
 import type { Rows } from "./rows.ts";
 
-const PART_ROWS = 5_000;
+// However large they are, these fit into memory.
+const PART_ROWS = 500;
 const TYPES: Record<Format, string> = {
   CSV: "text/csv",
   JSON: "application/json",
@@ -24,9 +25,12 @@ export const save = async (format: Format, shape: Shape, rows: Rows, name: strin
     written += part.length;
   }
   parts.push(new Blob([writer.tail]));
-  download(new Blob(parts, { type: TYPES[format] }), `${name}.${EXTENSIONS[format]}`);
+  saveAs(format, new Blob(parts), name);
   return written;
 };
+
+export const saveAs = (format: Format, content: Blob, name: string): void =>
+  download(new Blob([content], { type: TYPES[format] }), `${name}.${EXTENSIONS[format]}`);
 
 export const download = (content: Blob, name: string): void => {
   const url = URL.createObjectURL(content);

@@ -19,7 +19,7 @@ const { StreamedRows } = await import("./stream.ts");
 let rows: InstanceType<typeof StreamedRows>;
 beforeEach(() => {
   rows = new StreamedRows({ sql: "select 1", params: [] }, "", true);
-  FakeWorker.last.say({ kind: "progress", rows: 3, bytes: 9 });
+  FakeWorker.last.say({ kind: "progress", rows: 3, bytes: 9, starts: [0] });
 });
 
 it("is read-only if that is wanted", () => {
@@ -28,8 +28,27 @@ it("is read-only if that is wanted", () => {
 
 it("reads what the worker has", async () => {
   const read = rows.read(1, 9);
-  FakeWorker.last.say({ kind: "rows", chunk: 0, rows: [[1], [2], [3]] });
+  FakeWorker.last.say({ kind: "rows", chunk: 0, rows: [[1], [2], [3]], bytes: 9 });
   expect(await read).toEqual([[2], [3]]);
+});
+
+it("drops what was not used for longest when it is too large", async () => {
+  FakeWorker.last.say({ kind: "progress", rows: 6, bytes: 60e6, starts: [3, 4, 5] });
+  const said = () => FakeWorker.last.said.filter((each) => (each as { kind: string }).kind === "chunk").length;
+  for (const [chunk, count] of [
+    [0, 3],
+    [1, 1],
+    [2, 1],
+  ] as const) {
+    FakeWorker.last.say({ kind: "rows", chunk, rows: Array(count).fill([chunk]), bytes: 10e6 });
+  }
+  // However large, what is visible stays; the first one is used once more.
+  expect([0, 3, 4, 1].map((row) => rows.at(row))).toEqual([[0], [1], [2], [0]]);
+  FakeWorker.last.say({ kind: "rows", chunk: 3, rows: [[3]], bytes: 10e6 });
+  expect([0, 4, 5].map((row) => rows.at(row))).toEqual([[0], [2], [3]]);
+  expect(said()).toBe(0);
+  expect(rows.at(3)).toBeUndefined();
+  expect(said()).toBe(1);
 });
 
 it("waits for no rows that do not come", async () => {

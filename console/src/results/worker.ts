@@ -4,9 +4,11 @@
  */
 
 import type { ErrorFields } from "plainsql";
+import type { Row } from "../api/data.ts";
 import { rowOf } from "../api/exact.ts";
+import { type Writer, writerOf } from "./formats.ts";
 import { Lines } from "./lines.ts";
-import { CHUNK_ROWS, type FromWorker, type StreamRequest, type ToWorker } from "./protocol.ts";
+import { CHUNK_BYTES, CHUNK_ROWS, type FromWorker, type StreamRequest, type ToWorker } from "./protocol.ts";
 
 const PROGRESS_MS = 50;
 const NEWLINE = 10;
@@ -17,7 +19,7 @@ interface ErrorLine {
   [field: string]: unknown;
 }
 
-const lines = new Lines(CHUNK_ROWS);
+const lines = new Lines(CHUNK_ROWS, CHUNK_BYTES);
 const controller = new AbortController();
 // A chunk whose last rows are still to come is sent again when it is complete.
 const waiting = new Set<number>();
@@ -31,10 +33,31 @@ addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
 });
 
 const sendChunk = (chunk: number) => {
-  // The end of the stream may be among them, until it is found out that it is the end.
-  const rows = lines.chunk(chunk).flatMap((line) => (line.startsWith("{") ? [] : [rowOf(line, columnTypes)]));
-  if (rows.length < CHUNK_ROWS) waiting.add(chunk);
-  say({ kind: "rows", chunk, rows });
+  if (!isComplete(chunk)) waiting.add(chunk);
+  say({ kind: "rows", chunk, rows: rowsOf(lines.chunk(chunk)), bytes: lines.bytesOf(chunk) });
+};
+
+const isComplete = (chunk: number): boolean => chunk < lines.starts.length - 1;
+
+// The end of the stream may be among them, until it is found out that it is the end.
+const rowsOf = (texts: readonly string[]): Row[] =>
+  texts.flatMap((line) => (line.startsWith("{") ? [] : [rowOf(line, columnTypes)]));
+
+/** A file that is written while the rows arrive. The browser keeps its parts on the disk if they are large. */
+let file: { writer: Writer; parts: Blob[]; rows: number } | undefined;
+
+const write = (texts: readonly string[]) => {
+  if (!file) return;
+  const rows = rowsOf(texts);
+  file.parts.push(new Blob([file.writer.rows(rows, file.rows === 0)]));
+  file.rows += rows.length;
+};
+
+const finishFile = () => {
+  if (!file) return;
+  for (const texts of lines.rest()) write(texts);
+  const { writer, parts, rows } = file;
+  say({ kind: "file", content: new Blob([writer.head, ...parts, writer.tail]), rows });
 };
 
 let columnTypes: string[] = [];
@@ -42,7 +65,7 @@ let columnTypes: string[] = [];
 /** What has become of the statement if the rest of the stream does not come. */
 let outcome: ErrorFields["outcome"] = "unknown";
 
-const receive = async ({ url, token, body, maxBytes }: StreamRequest): Promise<void> => {
+const receive = async ({ url, token, body, maxBytes, file: wanted }: StreamRequest): Promise<void> => {
   if (body.read_only) outcome = undefined;
   const response = await fetch(`${url}/v1/query`, {
     method: "POST",
@@ -58,13 +81,18 @@ const receive = async ({ url, token, body, maxBytes }: StreamRequest): Promise<v
     return sayError(answer.error, response.status, answer.request_id);
   }
   const reader = response.body.getReader();
-  await takeColumns(reader);
+  const columns = await takeColumns(reader);
+  if (wanted) {
+    const shape = { columns, types: columnTypes, table: wanted.table };
+    file = { writer: writerOf(wanted.format, shape), parts: [], rows: 0 };
+  }
   let shownMs = 0;
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return finish();
     lines.add(value);
-    if (lines.bytes > maxBytes) {
+    if (file) for (let texts = lines.shift(); texts; texts = lines.shift()) write(texts);
+    else if (lines.bytes > maxBytes) {
       controller.abort();
       progress();
       return say({ kind: "stopped", why: "memory", outcome });
@@ -78,7 +106,7 @@ const receive = async ({ url, token, body, maxBytes }: StreamRequest): Promise<v
 };
 
 /** Reads until the first line is here: the columns. */
-const takeColumns = async (reader: ReadableStreamDefaultReader<Uint8Array>): Promise<void> => {
+const takeColumns = async (reader: ReadableStreamDefaultReader<Uint8Array>): Promise<string[]> => {
   let head = new Uint8Array();
   for (;;) {
     const { done, value } = await reader.read();
@@ -96,14 +124,17 @@ const takeColumns = async (reader: ReadableStreamDefaultReader<Uint8Array>): Pro
     columnTypes = types;
     say({ kind: "columns", columns, types, requestId, isBuffered: buffered });
     if (end + 1 < head.length) lines.add(head.slice(end + 1));
-    return;
+    return columns;
   }
 };
 
+let startsSaid = 0;
+
 const progress = () => {
-  say({ kind: "progress", rows: lines.count, bytes: lines.bytes });
+  say({ kind: "progress", rows: lines.count, bytes: lines.bytes, starts: lines.starts.slice(startsSaid) });
+  startsSaid = lines.starts.length;
   for (const chunk of waiting) {
-    if (lines.count < (chunk + 1) * CHUNK_ROWS) continue;
+    if (!isComplete(chunk)) continue;
     waiting.delete(chunk);
     sendChunk(chunk);
   }
@@ -119,6 +150,7 @@ const finish = () => {
   if (!end)
     return sayError({ code: "stream_broken", message: "The stream ended early: rows are missing.", outcome }, 0);
   if (!end.success) return sayError(end.error ?? end, 0, end.request_id);
+  finishFile();
   const { row_count: rowCount, affected_rows: affectedRows, command, notices = [], timings } = end;
   say({ kind: "done", end: { rowCount, affectedRows, command, notices, execUs: timings.exec_us } });
 };
