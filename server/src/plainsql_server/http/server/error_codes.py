@@ -132,16 +132,17 @@ CODES: dict[str, Code] = {
 # Codes used only by operator commands and health checks.
 OPERATORS_CODES = frozenset(
     {
-        "admin_role_too_weak", "already_known", "already_there", "analyze_failed", "archive_failed",
-        "archive_too_short", "backup_damaged", "backup_empty",
+        "admin_role_too_weak", "already_known", "already_there", "analyze_failed", "archive_differs",
+        "archive_failed", "archive_too_short", "backup_damaged", "backup_empty",
         "backups_of_others", "backups_running", "cell_in_use", "cell_not_found", "cell_not_lost",
         "cell_unavailable", "degraded", "directory_busy", "directory_not_empty", "dump_failed",
         "engine_version_refused", "extension_not_offered", "invalid_conninfo", "invalid_extension",
         "invalid_folder", "invalid_time",
-        "move_overtaken", "move_under_way", "not_a_backup", "not_adoptable", "not_in_archive",
+        "move_overtaken", "move_under_way", "no_database", "not_a_backup", "not_adoptable", "not_in_archive",
         "not_the_owner", "not_their_cell",
         "organization_ambiguous", "pid_ambiguous", "pipe_failed", "program_missing", "purge_incomplete",
-        "purge_overtaken", "restore_ended", "restore_overtaken", "roles_missing", "row_security_forced",
-        "secrets_key_missing", "statement_not_found", "too_many_tables", "unknown_tier", "wrong_backup",
+        "purge_overtaken", "read_failed", "restore_ended", "restore_overtaken", "roles_missing", "row_security_forced",
+        "secrets_key_missing", "statement_not_found", "tables_in_use", "too_many_tables", "unknown_tier",
+        "wrong_backup",
     }
 )  # fmt: skip

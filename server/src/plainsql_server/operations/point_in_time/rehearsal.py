@@ -19,7 +19,7 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.upkeep.rehearsal_record import record_rehearsal
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import archive_until, open_database
-from plainsql_server.operations.point_in_time.spare_cluster import ENDED, spare_cluster_at
+from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
 from plainsql_server.operations.point_in_time.table_contents import Contents, contents_of, differences
 from plainsql_server.operations.progress import Progress
 
@@ -57,7 +57,8 @@ async def rehearse(
                 hint="Keep the archive, make a full backup, and look for the cause: docs/backups.md.",
             )
     except ServiceError as error:
-        if error.code != ENDED:
+        # One that a signal has ended says nothing about the archive.
+        if error.code != "restore_ended":
             await record_rehearsal(directory, cell.id, succeeded=False)
         raise
     await record_rehearsal(directory, cell.id, succeeded=True)

@@ -46,8 +46,6 @@ _PREFIX = "plainsql-spare-"
 _PORT = 5432
 # The path of a socket has at most 107 bytes; PostgreSQL adds a name.
 _SOCKET_FOLDER_LONGEST = 107 - len("/.s.PGSQL.5432.lock")
-# The code of the error of a restore that a signal has ended.
-ENDED = "restore_ended"
 _END_S = 10.0
 _LOOK_EVERY_S = 0.1
 # Without a handler, these end a process at once.
@@ -203,7 +201,7 @@ def _ending_in_order() -> Iterator[None]:
     except asyncio.CancelledError:
         if not received:
             raise
-        raise RequestError(ENDED, f"Ended by {received[0].name}.") from None
+        raise RequestError("restore_ended", f"Ended by {received[0].name}.") from None
     finally:
         for each in handled:
             loop.remove_signal_handler(each)

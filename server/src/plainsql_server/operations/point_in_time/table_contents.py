@@ -121,7 +121,7 @@ async def contents_of(cell: CellRecord, database: DatabaseRecord) -> Contents:
             except psycopg.Error as error:
                 why = _printable(described(error))
                 raise RequestError("read_failed", f"The database {database.id} can't be read: {why}") from error
-    raise ConflictError("database_busy", f"The definitions in the database {database.id} change all the time.")
+    raise ConflictError("tables_in_use", f"The definitions in the database {database.id} change all the time.")
 
 
 def differences(expected: Contents, found: Contents) -> list[str]:
@@ -182,7 +182,7 @@ async def _snapshot(locker: AsyncConnection, reader: AsyncConnection) -> tuple[d
             await reader.execute("ROLLBACK")
         await asyncio.sleep(_PAUSE_S)
     raise ConflictError(
-        "database_busy", "The database is being written all the time, so that no state of it can be compared."
+        "tables_in_use", "The database is being written all the time, so that no state of it can be compared."
     )
 
 
