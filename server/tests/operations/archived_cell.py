@@ -1,6 +1,7 @@
 """A cell whose WAL pgBackRest archives, as `cell files --archive-to` configures it."""
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -58,12 +59,25 @@ def _configured(root: Path) -> CellConfig:
 @contextmanager
 def archived_cell() -> Iterator[ArchivedCell]:
     """With one full backup of the cell, which has one database, `main`."""
-    with running_postgres(_configured) as postgres:
-        root = Path(postgres.socket_dir)
-        # The path of a socket must be short.
-        with tempfile.TemporaryDirectory(prefix="s", dir=run_folder()) as work_folder:
-            Path(work_folder).chmod(0o711)
-            cell = ArchivedCell(Stage.made(postgres), root / "pgbackrest", Path(work_folder))
-            cell.pgbackrest("stanza-create")
-            cell.back_up()
-            yield cell
+    locks = None
+    try:
+        with running_postgres(_configured) as postgres:
+            root = Path(postgres.socket_dir)
+            locks = _lock_folder(root / "pgbackrest")
+            # The path of a socket must be short.
+            with tempfile.TemporaryDirectory(prefix="s", dir=run_folder()) as work_folder:
+                Path(work_folder).chmod(0o711)
+                cell = ArchivedCell(Stage.made(postgres), root / "pgbackrest", Path(work_folder))
+                cell.pgbackrest("stanza-create")
+                cell.back_up()
+                yield cell
+    finally:
+        # PostgreSQL archives until it ends.
+        if locks is not None:
+            shutil.rmtree(locks)
+
+
+def _lock_folder(config_folder: Path) -> str:
+    """Where pgBackRest keeps its locks. The path is the cell's own."""
+    (folder,) = re.findall("^lock-path=(.+)$", (config_folder / "pgbackrest.conf").read_text(), re.MULTILINE)
+    return str(folder)
