@@ -43,6 +43,7 @@ export interface RunOptions {
   signal?: AbortSignal;
   readOnly?: boolean;
   idempotencyKey?: string;
+  timeoutMs?: number;
 }
 
 export interface TransactionStatement extends Statement {

@@ -6,13 +6,13 @@ import {
   type Notice,
   newKey,
   type Outcome,
-  outcomeOf,
   type RunOptions,
   rehearse,
   run,
   runTransaction,
   type Statement,
 } from "../api/data.ts";
+import { finalOutcomeOf } from "../api/outcome.ts";
 import { textOf, wasAborted } from "../api/requests.ts";
 import { store } from "../api/store.ts";
 import { type Rows, rowsInMemory } from "../results/rows.ts";
@@ -168,23 +168,10 @@ interface Sent {
   isUnknown?: boolean;
 }
 
-const ASK_LIMIT_MS = 10_000;
-const ASK_AGAIN_MS = 200;
-
 /** What became of a run that was cancelled before its response. */
 const becameOf = async ({ key, isUnknown }: Sent, database: string): Promise<Outcome | null> => {
   if (!key) return isUnknown ? "unknown" : null;
-  const endMs = performance.now() + ASK_LIMIT_MS;
-  try {
-    while (performance.now() < endMs) {
-      const outcome = await outcomeOf(key, database);
-      if (outcome !== "in_progress") return outcome;
-      await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));
-    }
-  } catch {
-    // Without an answer, it stays unknown.
-  }
-  return "unknown";
+  return finalOutcomeOf(key, database);
 };
 
 const hasCode = (error: unknown, code: string): boolean => error instanceof PlainSQLError && error.code === code;

@@ -1,6 +1,6 @@
 /** The tables of a database: their rows, which can be changed, their structure, and new ones. */
 
-import { useState } from "react";
+import { lazy, Suspense, useState } from "react";
 import { listTables, type Table } from "../api/data.ts";
 import { may } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
@@ -19,6 +19,11 @@ const idOf = ({ schema, name }: Pick<Table, "schema" | "name">): string => `${sc
 
 /** What is shown instead of a table. Its name is in the address where a table's name, which has a dot, would be. */
 const NEW = "new";
+const IMPORT = "import";
+const OTHERS = [NEW, IMPORT];
+
+// Loaded when first shown.
+const ImportPage = lazy(async () => ({ default: (await import("../import/ImportPage.tsx")).ImportPage }));
 
 export const TablesPage = () => {
   const name = useStore(database);
@@ -27,15 +32,19 @@ export const TablesPage = () => {
   const [text, setText] = useState("");
   const [part, setPart] = useState<"Rows" | "Structure">("Rows");
   const shown = (value ?? []).filter((table) => labelOf(table).toLowerCase().includes(text.toLowerCase()));
-  const chosen = value?.find((table) => idOf(table) === rest) ?? (rest === NEW ? undefined : value?.[0]);
+  const chosen = value?.find((table) => idOf(table) === rest) ?? (OTHERS.includes(rest) ? undefined : value?.[0]);
   const schemas = [...new Set(["public", ...(value ?? []).map(({ schema }) => schema)])];
   const leave = () => go("tables", "");
-  const added = (schema: string, table: string) => {
+  const open = (schema: string, table: string) => go("tables", idOf({ schema, name: table }));
+  const changed = () => {
     // The editor completes it from now on.
     void completionsOf(name, true);
-    toast(`${schema}.${table} was created.`);
     again();
-    go("tables", idOf({ schema, name: table }));
+  };
+  const added = (schema: string, table: string) => {
+    toast(`${schema}.${table} was created.`);
+    changed();
+    open(schema, table);
   };
   return (
     <div className="tables">
@@ -47,13 +56,18 @@ export const TablesPage = () => {
           value={text}
           onChange={(event) => setText(event.target.value)}
         />
-        {may("write") && (
-          <div className="table-commands">
-            <Button aria-pressed={rest === NEW} onClick={() => go("tables", NEW)}>
-              New table
-            </Button>
-          </div>
-        )}
+        <div className="table-commands">
+          {may("write") && (
+            <>
+              <Button aria-pressed={rest === NEW} onClick={() => go("tables", NEW)}>
+                New table
+              </Button>
+              <Button aria-pressed={rest === IMPORT} onClick={() => go("tables", IMPORT)}>
+                Import CSV
+              </Button>
+            </>
+          )}
+        </div>
         <ul>
           {shown.map((table) => (
             <li key={idOf(table)}>
@@ -65,10 +79,15 @@ export const TablesPage = () => {
           ))}
         </ul>
       </aside>
-      <section className="table-main" aria-label={chosen ? labelOf(chosen) : "Table"}>
+      <section className="table-main" aria-label={chosen ? labelOf(chosen) : "No table"}>
         <Problem error={error} />
         {rest === NEW && <CreateTable key={name} database={name} schemas={schemas} close={leave} created={added} />}
-        {value && !chosen && rest !== NEW && <p className="state">There is no table in this database yet.</p>}
+        {rest === IMPORT && value && (
+          <Suspense fallback={<p className="state">Loading…</p>}>
+            <ImportPage database={name} tables={value} schemas={schemas} imported={changed} open={open} />
+          </Suspense>
+        )}
+        {value && !chosen && !OTHERS.includes(rest) && <p className="state">There is no table in this database yet.</p>}
         {chosen && (
           <>
             <div className="bar table-head">

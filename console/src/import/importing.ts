@@ -1,0 +1,231 @@
+/**
+ * Imports a file: creates a staging table, stores the rows in it batch by batch, and finishes in one transaction. Each
+ * of these requests has an idempotency key and is sent again with the same one, so that a lost response doubles nothing.
+ * An import that has stopped keeps what is not confirmed yet, and continues with it.
+ */
+
+import { PlainSQLError } from "plainsql";
+import { newKey, rehearse, run, runTransaction, type Statement } from "../api/data.ts";
+import { finalOutcomeOf } from "../api/outcome.ts";
+import { textOf, wasAborted } from "../api/requests.ts";
+import { session } from "../api/session.ts";
+import { type Store, store } from "../api/store.ts";
+import { type Batch, batchesOf, type Reading } from "./batches.ts";
+import { FileError } from "./csv.ts";
+import { firstFailing, type ImportRow, newStage, Stage, type Target } from "./stage.ts";
+
+export interface Wanted {
+  file: File;
+  database: string;
+  reading: Reading;
+  target: Target;
+}
+
+/** Why an import has stopped. Nothing of it is in the table. */
+export interface Fault {
+  message: string;
+  line?: number | undefined;
+  column?: string | undefined;
+  /** Whether it can succeed without another file. */
+  canContinue: boolean;
+}
+
+export type State =
+  | { kind: "loading" }
+  | { kind: "finishing" }
+  | { kind: "stopped" }
+  | { kind: "failed"; fault: Fault }
+  | { kind: "undoing" }
+  | { kind: "done" }
+  | { kind: "undone" };
+
+export interface Shown {
+  state: State;
+  /** Of the file, confirmed by the service. */
+  bytes: number;
+  rows: number;
+}
+
+// A rate limit may ask for a minute.
+const REQUEST_MS = 150_000;
+const TRANSACTION_STATEMENTS = 100;
+const UNDEFINED_TABLE = "42P01";
+
+/** Whether it is the fault of a value, and not of the network or the service. */
+const isOfValue = (error: unknown): error is PlainSQLError =>
+  error instanceof PlainSQLError && /^(22|23)/.test(error.sqlstate ?? "");
+
+export class CsvImport {
+  readonly wanted: Wanted;
+  readonly shown: Store<Shown>;
+  readonly stage: Stage;
+  readonly #batches: AsyncGenerator<Batch, void, void>;
+  readonly #keys = { create: newKey(), finish: newKey() };
+  #pending: { batch: Batch; key: string } | undefined;
+  #isCreated = false;
+  #mayBeFinished = false;
+  #controller = new AbortController();
+
+  constructor(wanted: Wanted) {
+    this.wanted = wanted;
+    this.stage = new Stage(wanted.target, newStage());
+    this.shown = store<Shown>({ state: { kind: "loading" }, bytes: 0, rows: 0 });
+    this.#batches = batchesOf(wanted.file, wanted.reading);
+  }
+
+  get isRunning(): boolean {
+    return ["loading", "finishing", "undoing"].includes(this.shown.get().state.kind);
+  }
+
+  /** Begins, or continues with the request that was not confirmed. */
+  async go(): Promise<void> {
+    this.#controller = new AbortController();
+    this.#set({ state: { kind: "loading" } });
+    try {
+      if (!this.#isCreated) await this.#run(this.stage.create(), this.#keys.create);
+      this.#isCreated = true;
+      await this.#load();
+      this.#set({ state: { kind: "finishing" } });
+      await this.#finish();
+      this.#set({ state: { kind: "done" }, bytes: this.wanted.file.size });
+    } catch (error) {
+      this.#set({ state: await this.#stateAfter(error) });
+    }
+  }
+
+  /** Stops it. The rows that are stored stay in the staging table. */
+  stop(): void {
+    this.#controller.abort();
+  }
+
+  /** Drops the staging table. If it is there no more, the import had finished after all. */
+  async undo(): Promise<void> {
+    this.#set({ state: { kind: "undoing" } });
+    try {
+      await run(this.stage.drop(), this.#options());
+      this.#set({ state: { kind: "undone" } });
+    } catch (error) {
+      const isMissing = error instanceof PlainSQLError && error.sqlstate === UNDEFINED_TABLE;
+      if (isMissing) this.#set({ state: { kind: this.#mayBeFinished ? "done" : "undone" } });
+      else this.#set({ state: { kind: "failed", fault: { message: textOf(error), canContinue: true } } });
+    }
+  }
+
+  async #load(): Promise<void> {
+    for (;;) {
+      this.#controller.signal.throwIfAborted();
+      if (!this.#pending) {
+        const { value: batch } = await this.#batches.next();
+        if (!batch) return;
+        this.#pending = { batch, key: newKey() };
+      }
+      const { batch, key } = this.#pending;
+      if (batch.rows.length) await this.#run(this.stage.insert(batch.rows), key);
+      this.#pending = undefined;
+      this.#set({ bytes: batch.bytes, rows: this.shown.get().rows + batch.rows.length });
+    }
+  }
+
+  async #finish(): Promise<void> {
+    this.#controller.signal.throwIfAborted();
+    this.#mayBeFinished = true;
+    const options = { ...this.#options(), signal: this.#controller.signal, idempotencyKey: this.#keys.finish };
+    await runTransaction(this.stage.finish(this.shown.get().rows), options);
+  }
+
+  async #stateAfter(error: unknown): Promise<State> {
+    if (!wasAborted(error)) return { kind: "failed", fault: await this.#faultOf(error) };
+    if (!this.#mayBeFinished) return { kind: "stopped" };
+    const outcome = await finalOutcomeOf(this.#keys.finish, this.wanted.database);
+    return { kind: outcome === "committed" ? "done" : "stopped" };
+  }
+
+  async #faultOf(error: unknown): Promise<Fault> {
+    const message = textOf(error);
+    if (error instanceof FileError) return { message, line: error.line, canContinue: false };
+    if (error instanceof PlainSQLError && error.code === "expectation_failed") {
+      // After a crash of PostgreSQL, an unlogged table is empty.
+      return { message: "The staging table has lost rows. Import the file again.", canContinue: false };
+    }
+    const fault: Fault = { message, canContinue: true };
+    if (!isOfValue(error)) return fault;
+    try {
+      return this.#pending
+        ? await this.#valueFault(this.#pending.batch.rows, fault)
+        : await this.#rowFault(error, fault);
+    } catch {
+      // What is known is reported.
+      return fault;
+    }
+  }
+
+  /** Which value of a batch is wrong. */
+  async #valueFault(rows: readonly ImportRow[], fault: Fault): Promise<Fault> {
+    const bad = await firstFailing(rows.length, async (count) => {
+      return (await this.#failureOf([this.stage.insert(rows.slice(0, count))])) !== undefined;
+    });
+    const row = rows[bad - 1] as ImportRow;
+    const columns = this.stage.insertByColumn(row);
+    for (let from = 0; from < columns.length; from += TRANSACTION_STATEMENTS) {
+      const found = await this.#failureOf(columns.slice(from, from + TRANSACTION_STATEMENTS));
+      if (!found) continue;
+      const column = this.wanted.target.columns[from + (found.statementIndex ?? 0)]?.name;
+      return { message: textOf(found), line: row.line, column, canContinue: false };
+    }
+    return { ...fault, line: row.line, canContinue: false };
+  }
+
+  /** Which stored row the table refuses. It may accept it later, if other rows have changed. */
+  async #rowFault(error: PlainSQLError, fault: Fault): Promise<Fault> {
+    const { column } = error;
+    if (this.wanted.target.isNew) {
+      const [row] = (await run(this.stage.keyFault(), { ...this.#options(), readOnly: true })).rows;
+      if (!row) return fault;
+      const [line, earlier] = row.map(Number) as [number, number];
+      const message = earlier < line ? `${fault.message} The same key is on line ${earlier}.` : fault.message;
+      return { message, line, column: this.wanted.target.key ?? column, canContinue: false };
+    }
+    const bad = await firstFailing(
+      this.shown.get().rows,
+      async (count) => (await this.#failureOf([this.stage.copy(count)])) !== undefined,
+    );
+    const { rows } = await run(this.stage.lineOf(bad), { ...this.#options(), readOnly: true });
+    return { ...fault, line: Number(rows[0]?.[0]), column };
+  }
+
+  /** How statements fail, if they are executed and rolled back. */
+  async #failureOf(statements: readonly Statement[]): Promise<PlainSQLError | undefined> {
+    try {
+      await rehearse(statements, this.#options());
+      return undefined;
+    } catch (error) {
+      if (isOfValue(error)) return error;
+      throw error;
+    }
+  }
+
+  async #run(statement: Statement, idempotencyKey: string): Promise<void> {
+    await run(statement, { ...this.#options(), signal: this.#controller.signal, idempotencyKey });
+  }
+
+  #options() {
+    return { database: this.wanted.database, maxRows: 1, timeoutMs: REQUEST_MS };
+  }
+
+  #set(next: Partial<Shown>): void {
+    this.shown.update((before) => ({ ...before, ...next }));
+  }
+}
+
+/** The import of this tab. It goes on while other pages are shown. */
+export const currentImport = store<CsvImport | undefined>(undefined);
+
+session.follow(() => {
+  if (session.get()) return;
+  currentImport.get()?.stop();
+  currentImport.set(undefined);
+});
+
+addEventListener("beforeunload", (event) => {
+  if (currentImport.get()?.isRunning) event.preventDefault();
+});
