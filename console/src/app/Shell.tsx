@@ -1,6 +1,6 @@
 /** The frame around every page: navigation, the database, the session, and the command palette. */
 
-import { type ComponentType, lazy, Suspense, useEffect, useMemo, useReducer, useState } from "react";
+import { type ComponentType, lazy, Suspense, useEffect, useMemo, useReducer, useRef, useState } from "react";
 import { check, refresh, signOut } from "../api/control.ts";
 import { textOf } from "../api/requests.ts";
 import { current, dueOf, expire, may, session } from "../api/session.ts";
@@ -101,8 +101,13 @@ export const Shell = () => {
     addEventListener("keydown", open, true);
     return () => removeEventListener("keydown", open, true);
   }, []);
+  const shownBefore = useRef(shown);
   useEffect(() => {
     document.title = `${shown?.title ?? ""} · PlainSQL`;
+    // What had the focus may have gone with the page before.
+    const isLost = document.activeElement === document.body;
+    if (shownBefore.current !== shown && isLost) document.getElementById("content")?.focus();
+    shownBefore.current = shown;
   }, [shown]);
 
   const Content = shown?.content ?? QueryPage;

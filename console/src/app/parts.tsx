@@ -5,6 +5,7 @@ import {
   type CSSProperties,
   type KeyboardEvent,
   type ReactNode,
+  type Ref,
   useEffect,
   useLayoutEffect,
   useRef,
@@ -13,6 +14,7 @@ import {
 import { textOf } from "../api/requests.ts";
 
 interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
+  ref?: Ref<HTMLButtonElement>;
   kind?: "plain" | "main" | "danger" | "link" | "icon";
 }
 
@@ -26,6 +28,60 @@ export interface Item {
   hint?: string;
   isDanger?: boolean;
 }
+
+/** Moves the focus among the elements with a role: by two keys, and to the ends. Which one has it now. */
+const moveFocus = (
+  event: KeyboardEvent,
+  host: HTMLElement | null,
+  role: string,
+  [back, on]: [string, string],
+): HTMLElement | undefined => {
+  const all = [...(host?.querySelectorAll<HTMLElement>(`[role=${role}]`) ?? [])];
+  const at = all.indexOf(document.activeElement as HTMLElement);
+  const next = { [back]: at - 1, [on]: at + 1, Home: 0, End: all.length - 1 }[event.key];
+  if (next === undefined || at < 0) return undefined;
+  event.preventDefault();
+  const found = all[(next + all.length) % all.length];
+  found?.focus();
+  return found;
+};
+
+interface TabListProps<T extends string> {
+  label: string;
+  names: readonly T[];
+  chosen: T;
+  choose: (name: T) => void;
+  /** What a tab shows, if that is not its name. */
+  show?: (name: T) => ReactNode;
+}
+
+/** Tabs of which one is chosen, by the arrow keys, too. */
+export const TabList = <T extends string>({ label, names, chosen, choose, show }: TabListProps<T>) => {
+  const host = useRef<HTMLDivElement>(null);
+  const move = (event: KeyboardEvent) => {
+    const name = moveFocus(event, host.current, "tab", ["ArrowLeft", "ArrowRight"])?.dataset.name;
+    const found = names.find((each) => each === name);
+    if (found !== undefined) choose(found);
+  };
+  return (
+    <div ref={host} className="tabs small" role="tablist" aria-label={label} onKeyDown={move}>
+      {names.map((name) => (
+        <button
+          key={name}
+          type="button"
+          role="tab"
+          className="tab"
+          data-name={name}
+          aria-selected={name === chosen}
+          tabIndex={name === chosen ? 0 : -1}
+          onClick={() => choose(name)}
+        >
+          {show?.(name) ?? name}
+        </button>
+      ))}
+    </div>
+  );
+};
 
 interface MenuProps {
   label: ReactNode;
@@ -59,19 +115,15 @@ export const Menu = ({ label, describes, items, kind }: MenuProps) => {
     addEventListener("pointerdown", leave);
     return () => removeEventListener("pointerdown", leave);
   }, [isOpen]);
+  const focusButton = () => host.current?.querySelector<HTMLElement>("button")?.focus();
   const move = (event: KeyboardEvent) => {
     if (!isOpen) return;
     if (event.key === "Escape" || event.key === "Tab") {
       setOpen(false);
-      if (event.key === "Escape") host.current?.querySelector<HTMLElement>("button")?.focus();
+      if (event.key === "Escape") focusButton();
       return;
     }
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const all = [...(host.current?.querySelectorAll<HTMLElement>("[role=menuitem]") ?? [])];
-    const at = all.indexOf(document.activeElement as HTMLElement);
-    all[(at + step + all.length) % all.length]?.focus();
+    moveFocus(event, host.current, "menuitem", ["ArrowUp", "ArrowDown"]);
   };
   return (
     <div className="menu" ref={host} onKeyDown={move} role="presentation">
@@ -94,6 +146,8 @@ export const Menu = ({ label, describes, items, kind }: MenuProps) => {
               className={isDanger ? "menu-item danger" : "menu-item"}
               onClick={() => {
                 setOpen(false);
+                // A dialog that it opens returns the focus to it.
+                focusButton();
                 act();
               }}
             >
@@ -114,15 +168,22 @@ interface DialogProps {
   children: ReactNode;
 }
 
+/** What has the focus; the editor has it in a shadow root. */
+const focused = (): HTMLElement | null => {
+  let found = document.activeElement;
+  while (found?.shadowRoot?.activeElement) found = found.shadowRoot.activeElement;
+  return found === document.body ? null : (found as HTMLElement | null);
+};
+
 /** A dialog that holds the focus until it is closed. */
 export const Dialog = ({ title, close, isFirm = false, children }: DialogProps) => {
   // Who selects text in it and lets go outside does not want to close it.
   const isPressedOutside = useRef(false);
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
-    const before = document.activeElement as HTMLElement | null;
+    const before = focused();
     dialog.current?.showModal();
-    return () => before?.focus();
+    return () => (before?.isConnected ? before : document.getElementById("content"))?.focus();
   }, []);
   return (
     <dialog

@@ -3,7 +3,7 @@
 import { useState } from "react";
 import { useStore } from "../api/store.ts";
 import { ago, count, duration } from "../app/figures.ts";
-import { Button } from "../app/parts.tsx";
+import { Button, TabList } from "../app/parts.tsx";
 import type { Drafts } from "./drafts.ts";
 import type { History } from "./history.ts";
 
@@ -23,22 +23,13 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
   const saved = useStore(history.saved);
   const has = (sql: string) => sql.toLowerCase().includes(text.toLowerCase());
   return (
-    <aside className="panel" aria-label="History">
+    <aside
+      className="panel"
+      aria-label="History"
+      onKeyDown={(event) => event.key === "Escape" && !event.defaultPrevented && close()}
+    >
       <div className="bar">
-        <div className="tabs small" role="tablist" aria-label="Lists">
-          {LISTS.map((each) => (
-            <button
-              key={each}
-              type="button"
-              role="tab"
-              className="tab"
-              aria-selected={list === each}
-              onClick={() => setList(each)}
-            >
-              {each}
-            </button>
-          ))}
-        </div>
+        <TabList label="Lists" names={LISTS} chosen={list} choose={setList} />
         <span className="spring" />
         <Button kind="icon" aria-label="Close the history" onClick={close}>
           ×

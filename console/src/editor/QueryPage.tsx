@@ -71,6 +71,7 @@ export const QueryPage = () => {
   const name = useStore(database);
   const all = useStore(runs);
   const editor = useRef<SqlEditor>(null);
+  const historyButton = useRef<HTMLButtonElement>(null);
   const draft = drafts.open.find(({ id }) => id === drafts.active.get()) ?? drafts.open[0];
   const run = draft && all[draft.id];
   const isActive = run !== undefined && run.endedAt === null;
@@ -212,7 +213,7 @@ export const QueryPage = () => {
           />
           {isActive && <Clock from={run.startedAt} />}
           <span className="spring" />
-          <Button aria-pressed={isHistoryOpen} onClick={() => setHistoryOpen(!isHistoryOpen)}>
+          <Button ref={historyButton} aria-pressed={isHistoryOpen} onClick={() => setHistoryOpen(!isHistoryOpen)}>
             History
           </Button>
         </div>
@@ -262,7 +263,10 @@ export const QueryPage = () => {
           history={history}
           drafts={drafts}
           open={(sql) => openIn(drafts, draft, sql, editor)}
-          close={() => setHistoryOpen(false)}
+          close={() => {
+            setHistoryOpen(false);
+            historyButton.current?.focus();
+          }}
         />
       )}
     </div>
@@ -320,11 +324,15 @@ const Split = ({ top, bottom }: { top: React.ReactNode; bottom: React.ReactNode 
         aria-label="Height of the editor"
         aria-orientation="horizontal"
         aria-valuenow={Math.round(percent)}
+        aria-valuemin={12}
+        aria-valuemax={85}
         tabIndex={0}
         onPointerDown={drag}
         onKeyDown={({ key }) => {
           if (key === "ArrowUp") set(percent - 4);
           if (key === "ArrowDown") set(percent + 4);
+          if (key === "Home") set(0);
+          if (key === "End") set(100);
         }}
       />
       <div className="split-bottom">{bottom}</div>

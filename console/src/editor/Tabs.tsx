@@ -1,6 +1,7 @@
 /** The tabs of the editor. */
 
 import { type KeyboardEvent, useState } from "react";
+import { flushSync } from "react-dom";
 import { Button } from "../app/parts.tsx";
 import type { Drafts } from "./drafts.ts";
 import { forgetRun } from "./running.ts";
@@ -32,7 +33,12 @@ export const Tabs = ({ drafts }: { drafts: Drafts }) => {
                 drafts.change(id, { title: event.target.value.trim() || title });
                 rename("");
               }}
-              onKeyDown={(event) => event.key === "Enter" && event.currentTarget.blur()}
+              onKeyDown={(event) => {
+                if (event.key !== "Enter" && event.key !== "Escape") return;
+                if (event.key === "Escape") event.currentTarget.value = title;
+                flushSync(() => event.currentTarget.blur());
+                document.getElementById(`tab-${id}`)?.focus();
+              }}
             />
           ) : (
             <button
@@ -43,7 +49,8 @@ export const Tabs = ({ drafts }: { drafts: Drafts }) => {
               className="tab"
               aria-selected={id === active}
               tabIndex={id === active ? 0 : -1}
-              title="Double-click to rename"
+              title="Double-click or press F2 to rename"
+              onKeyDown={(event) => event.key === "F2" && rename(id)}
               onClick={() => drafts.active.set(id)}
               onDoubleClick={() => rename(id)}
             >

@@ -24,6 +24,7 @@ import {
   drawSelection,
   EditorView,
   highlightActiveLine,
+  highlightSpecialChars,
   keymap,
   lineNumbers,
   placeholder,
@@ -275,6 +276,8 @@ export class SqlEditor {
         history(),
         drawSelection(),
         highlightActiveLine(),
+        // What turns text round, and what is not seen, is marked: the SQL may be someone else's.
+        highlightSpecialChars({ addSpecialChars: /[\u202a-\u202c\u2068\u2800\u3164]/g }),
         highlightSelectionMatches(),
         bracketMatching(),
         closeBrackets(),

@@ -8,7 +8,10 @@ import {
   memo,
   type PointerEvent,
   type ReactNode,
+  type RefObject,
+  useCallback,
   useEffect,
+  useId,
   useLayoutEffect,
   useMemo,
   useReducer,
@@ -36,6 +39,8 @@ interface Props {
   /** Called when a cell is opened, by Enter or a double click. */
   open?: (cell: Cell) => void;
   selected?: Cell | null;
+  /** Gets the element that takes the focus. */
+  focus?: RefObject<HTMLDivElement | null>;
   select?: (cell: Cell) => void;
   /** What is shown in the head of a column, beside its name. */
   head?: (column: number) => ReactNode;
@@ -74,9 +79,17 @@ const useSize = (element: HTMLElement | null): { width: number; height: number }
   return size;
 };
 
-export const Grid = ({ columns, types, rows, label, open, selected = null, select, head, classOf }: Props) => {
+export const Grid = ({ columns, types, rows, label, open, selected = null, select, focus, head, classOf }: Props) => {
   const [element, setElement] = useState<HTMLDivElement | null>(null);
   const [scroll, setScroll] = useState({ top: 0, left: 0 });
+  const id = useId();
+  const attach = useCallback(
+    (next: HTMLDivElement | null) => {
+      setElement(next);
+      if (focus) focus.current = next;
+    },
+    [focus],
+  );
   const [, redraw] = useReducer((count: number) => count + 1, 0);
   const { width, height } = useSize(element);
   const sample = rows.at(0) ? Math.min(rows.count, SAMPLE_ROWS) : 0;
@@ -121,11 +134,19 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
   const shownKey = `${shown[0]} ${shown.at(-1)}`;
   // biome-ignore lint/correctness/useExhaustiveDependencies: what is shown is one range
   const layout = useMemo(
-    () => ({ types, shown, lefts, widths, numberPx, totalPx }),
-    [types, shownKey, lefts, widths, numberPx, totalPx],
+    () => ({ id, types, shown, lefts, widths, numberPx, totalPx }),
+    [id, types, shownKey, lefts, widths, numberPx, totalPx],
   );
 
   const move = (event: KeyboardEvent) => {
+    // A button in its head has keys of its own.
+    if (event.target !== event.currentTarget) return;
+    const wider = event.altKey && selected ? { ArrowLeft: -20, ArrowRight: 20 }[event.key] : undefined;
+    if (selected && wider) {
+      const { column } = selected;
+      event.preventDefault();
+      return setChanged((before) => ({ ...before, [column]: Math.max(40, widthOf(column) + wider) }));
+    }
     const next = selected && afterKey(event, selected, rows.count, columns.length, Math.floor(height / ROW_PX) - 2);
     if (selected && (event.key === "Enter" || event.key === " ")) open?.(selected);
     else if (next) {
@@ -150,13 +171,16 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
 
   return (
     <div
-      ref={setElement}
+      ref={attach}
       className="grid"
       role="grid"
       aria-label={label}
       aria-rowcount={rows.count + 1}
       aria-colcount={columns.length + 1}
       tabIndex={0}
+      aria-activedescendant={
+        selected && selected.row >= first && selected.row < last ? idOf(id, selected.row, selected.column) : undefined
+      }
       onKeyDown={move}
       onFocus={() => selected || (rows.count > 0 && columns.length > 0 && select?.({ row: 0, column: 0 }))}
       onScroll={({ currentTarget: { scrollTop, scrollLeft } }) => setScroll({ top: scrollTop, left: scrollLeft })}
@@ -199,7 +223,10 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
   );
 };
 
+const idOf = (grid: string, row: number, column: number): string => `${grid}-${row}-${column}`;
+
 interface Layout {
+  id: string;
   types: readonly string[];
   shown: readonly number[];
   lefts: readonly number[];
@@ -229,7 +256,7 @@ const isSameRow = (before: RowProps, after: RowProps): boolean =>
 
 /** A row is drawn again only if something in it has changed: while one scrolls, most have not. */
 const GridRow = memo(({ at, row, layout, selected, select, open, classOf }: RowProps) => {
-  const { types, shown, lefts, widths, numberPx, totalPx } = layout;
+  const { id, types, shown, lefts, widths, numberPx, totalPx } = layout;
   return (
     <div className="grid-row" role="row" aria-rowindex={at + 2} style={{ width: totalPx }}>
       <span className="grid-number" role="rowheader" style={{ width: numberPx }}>
@@ -238,6 +265,7 @@ const GridRow = memo(({ at, row, layout, selected, select, open, classOf }: RowP
       {shown.map((i) => (
         <span
           key={i}
+          id={idOf(id, at, i)}
           role="gridcell"
           aria-selected={selected === i}
           className={`grid-cell ${isNumeric(types[i]) ? "number" : ""} ${classOf?.({ row: at, column: i }) ?? ""}`}

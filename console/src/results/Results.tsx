@@ -1,11 +1,11 @@
 /** The results of a run: their state, the grid, and what can be done with them. */
 
-import { lazy, Suspense, useEffect, useReducer, useState } from "react";
+import { lazy, Suspense, useEffect, useReducer, useRef, useState } from "react";
 import type { Notice, Outcome } from "../api/data.ts";
 import { indented, isJson } from "../api/exact.ts";
 import { Boundary } from "../app/Boundary.tsx";
 import { bytes, count, duration } from "../app/figures.ts";
-import { Button, Menu } from "../app/parts.tsx";
+import { Button, Menu, TabList } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import type { Failed, Run, Shown } from "../editor/running.ts";
 import { tableOf } from "../editor/statements.ts";
@@ -37,20 +37,13 @@ export const Results = ({ run, streamAll }: Props) => {
   return (
     <section className="results" aria-label="Results">
       {run.results.length > 1 && (
-        <div className="tabs small" role="tablist" aria-label="Results of the statements">
-          {run.results.map((each, i) => (
-            <button
-              key={each.key}
-              type="button"
-              role="tab"
-              aria-selected={each === result}
-              className="tab"
-              onClick={() => choose(i)}
-            >
-              {i + 1} {each.command} <small>{summaryOf(each)}</small>
-            </button>
-          ))}
-        </div>
+        <TabList
+          label="Results of the statements"
+          names={run.results.map(({ key }) => key)}
+          chosen={result?.key ?? ""}
+          choose={(key) => choose(run.results.findIndex((each) => each.key === key))}
+          show={(key) => <ResultTitle results={run.results} of={key} />}
+        />
       )}
       {run.failed && <Failure failed={run.failed} />}
       {run.mode === "rehearsal" && run.results.length > 0 && (
@@ -129,6 +122,18 @@ const summaryOf = (result: Shown): string => {
   return result.affectedRows ? `${count(result.affectedRows, "row")} affected` : "";
 };
 
+const ResultTitle = ({ results, of }: { results: readonly Shown[]; of: string }) => {
+  const at = results.findIndex(({ key }) => key === of);
+  const result = results[at];
+  return (
+    result && (
+      <>
+        {at + 1} {result.command} <small>{summaryOf(result)}</small>
+      </>
+    )
+  );
+};
+
 interface ResultProps {
   run: Run;
   result: Shown;
@@ -140,6 +145,7 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
   const [isOpen, setOpen] = useState(false);
   const [isDrawn, setDrawn] = useState(false);
   const [saving, setSaving] = useState<Saving | null>(null);
+  const grid = useRef<HTMLDivElement | null>(null);
   const { columns, types, rows, stream } = result;
   const plan = planOf(run, result);
   if (plan) {
@@ -225,6 +231,7 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
           label="Rows"
           selected={cell}
           select={select}
+          focus={grid}
           open={(opened) => {
             select(opened);
             setOpen(true);
@@ -240,7 +247,10 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
           name={columns[cell.column] ?? ""}
           type={types[cell.column] ?? ""}
           text={value === null ? "NULL" : textOfValue(value, types[cell.column])}
-          close={() => setOpen(false)}
+          close={() => {
+            setOpen(false);
+            grid.current?.focus();
+          }}
         />
       )}
     </>
@@ -307,9 +317,16 @@ const Notices = ({ notices }: { notices: readonly Notice[] }) =>
   );
 
 const CellView = ({ name, type, text, close }: { name: string; type: string; text: string; close: () => void }) => {
+  const value = useRef<HTMLPreElement>(null);
+  // Escape closes it, and the arrow keys scroll it.
+  useEffect(() => value.current?.focus(), []);
   const pretty = isJson(type) && text.length < PRETTY_MAX ? indented(text) : text;
   return (
-    <aside className="cell-view" aria-label={`Value of ${name}`}>
+    <aside
+      className="cell-view"
+      aria-label={`Value of ${name}`}
+      onKeyDown={(event) => event.key === "Escape" && close()}
+    >
       <div className="bar">
         <b>{name}</b> <small>{type}</small>
         <span className="spring" />
@@ -317,7 +334,9 @@ const CellView = ({ name, type, text, close }: { name: string; type: string; tex
         <Button onClick={close}>Close</Button>
       </div>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
-      <pre tabIndex={0}>{pretty}</pre>
+      <pre tabIndex={0} ref={value}>
+        {pretty}
+      </pre>
     </aside>
   );
 };

@@ -171,7 +171,6 @@ export const TableRows = ({ table, database, changed }: Props) => {
             <button
               type="button"
               className="sort"
-              tabIndex={-1}
               disabled={total > 0}
               aria-label={`Sort by ${names[i]}`}
               onClick={() => sortBy(names[i] as string)}

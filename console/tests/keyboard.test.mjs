@@ -1,0 +1,196 @@
+// Everything by the keyboard alone: nothing here clicks.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { openBrowser, openPage, run, signIn, sql, typeSql } from "./browser.mjs";
+
+let browser;
+let page;
+before(async () => {
+  browser = await openBrowser();
+  await sql("drop table if exists console_keys");
+  await sql("create table console_keys (id int primary key, name text)");
+  await sql("insert into console_keys select n, 'Key ' || n from generate_series(1, 30) n");
+  page = await openPage(browser);
+});
+after(async () => {
+  await browser.close();
+  await sql("drop table console_keys");
+});
+
+const has = (locator) => locator.evaluate((element) => element === element.getRootNode().activeElement);
+const hasFocus = async (locator) => {
+  await locator.waitFor();
+  await page.waitForFunction(() => document.activeElement !== document.body);
+  assert.equal(await has(locator), true, await page.evaluate(() => document.activeElement.outerHTML.slice(0, 200)));
+};
+
+/** Goes on by a key until an element has the focus. */
+const reach = async (locator, by = "Tab") => {
+  await locator.waitFor();
+  for (let i = 0; i < 80; i += 1) {
+    if (await has(locator)) return;
+    await page.keyboard.press(by);
+  }
+  assert.fail(`${locator} is not reached by ${by}`);
+};
+
+const button = (name) => page.getByRole("button", { name });
+const selected = () => page.locator("[role=gridcell][aria-selected=true]").innerText();
+
+const command = async (text) => {
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill(text);
+  await page.keyboard.press("Enter");
+};
+
+test("one signs in, runs SQL and leaves the editor", async () => {
+  await hasFocus(page.getByLabel("API key"));
+  await signIn(page);
+  await reach(button("Skip to the content"));
+  await page.keyboard.press("Enter");
+  await hasFocus(page.locator("#content"));
+  await reach(page.getByLabel("SQL", { exact: true }));
+  await run(page, "select id, name, repeat(name, 3) as long from console_keys order by id");
+  await page.getByRole("gridcell", { name: "Key 1", exact: true }).waitFor();
+  await page.keyboard.press("Escape");
+  await reach(page.getByRole("grid"));
+});
+
+test("cells are chosen, opened and closed, and columns made wider", async () => {
+  assert.equal(await selected(), "1");
+  for (const key of ["ArrowRight", "ArrowDown", "ArrowDown"]) await page.keyboard.press(key);
+  assert.equal(await selected(), "Key 3");
+  const active = await page.getByRole("grid").getAttribute("aria-activedescendant");
+  assert.equal(await page.locator(`[id="${active}"]`).innerText(), "Key 3");
+  await page.keyboard.press("Enter");
+  await hasFocus(page.locator(".cell-view pre"));
+  await page.keyboard.press("Escape");
+  await page.locator(".cell-view").waitFor({ state: "detached" });
+  await hasFocus(page.getByRole("grid"));
+  const width = async () => (await page.getByRole("columnheader").nth(2).boundingBox()).width;
+  const before = await width();
+  await page.keyboard.press("Alt+ArrowRight");
+  assert.equal(await width(), before + 20);
+  await page.keyboard.press("Control+End");
+  assert.equal(await selected(), "Key 30Key 30Key 30");
+});
+
+test("a menu is opened, and gives the focus back", async () => {
+  await reach(button("More"), "Shift+Tab");
+  await page.keyboard.press("Enter");
+  const items = page.getByRole("menuitem");
+  await hasFocus(items.first());
+  await page.keyboard.press("End");
+  await hasFocus(items.last());
+  await page.keyboard.press("Home");
+  await page.keyboard.press("ArrowUp");
+  await hasFocus(items.last());
+  await page.keyboard.press("Escape");
+  await hasFocus(button("More"));
+  await page.keyboard.press("Enter");
+  await page.getByRole("menuitem", { name: "Copy as curl" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByText("Copied.").waitFor();
+  await hasFocus(button("More"));
+});
+
+test("tabs are renamed, added and gone through", async () => {
+  const tabs = page.getByRole("tablist", { name: "Queries" }).getByRole("tab");
+  await reach(tabs.first(), "Shift+Tab");
+  await page.keyboard.press("F2");
+  await page.getByLabel("Name of the tab").fill("not this");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("F2");
+  await page.getByLabel("Name of the tab").fill("My query");
+  await page.keyboard.press("Enter");
+  await hasFocus(page.getByRole("tab", { name: "My query" }));
+  await reach(button("New tab"));
+  await page.keyboard.press("Enter");
+  await reach(tabs.last(), "Shift+Tab");
+  await page.keyboard.press("ArrowLeft");
+  assert.equal(await tabs.first().getAttribute("aria-selected"), "true");
+  await reach(button("Close tab"));
+});
+
+test("the history is opened, its lists are chosen, and it is closed", async () => {
+  await reach(button("History"));
+  await page.keyboard.press("Enter");
+  await reach(page.getByRole("tab", { name: "Run", exact: true }));
+  await page.keyboard.press("ArrowRight");
+  await hasFocus(page.getByRole("tab", { name: "Saved" }));
+  assert.equal(await page.getByRole("tab", { name: "Saved" }).getAttribute("aria-selected"), "true");
+  await page.keyboard.press("Escape");
+  await page.getByRole("complementary", { name: "History" }).waitFor({ state: "detached" });
+  await hasFocus(button("History"));
+});
+
+test("the palette gives the focus back to the editor, and leads to pages", async () => {
+  await typeSql(page, "select 1");
+  await page.keyboard.press("Control+k");
+  await hasFocus(page.getByLabel("Command", { exact: true }));
+  await page.keyboard.press("Escape");
+  await page.keyboard.type(" + 41");
+  await page.getByLabel("SQL", { exact: true }).getByText("+ 41").waitFor();
+  await command("Databases");
+  await button("Create database").waitFor();
+  await page.waitForFunction(() => document.activeElement?.id === "content");
+});
+
+test("a dialog holds the focus until it is closed, and gives it back", async () => {
+  await reach(button("Create database"));
+  await page.keyboard.press("Enter");
+  await hasFocus(page.getByRole("textbox", { name: "Name" }));
+  for (let i = 0; i < 12; i += 1) {
+    await page.keyboard.press("Tab");
+    const isOutside = () =>
+      !document.querySelector("dialog").contains(document.activeElement) && document.activeElement !== document.body;
+    assert.equal(await page.evaluate(isOutside), false);
+  }
+  await page.keyboard.press("Escape");
+  await hasFocus(button("Create database"));
+  const actions = button("Actions of main");
+  await reach(actions);
+  await page.keyboard.press("Enter");
+  await page.getByRole("menuitem", { name: "Rename…" }).focus();
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog").waitFor();
+  await page.keyboard.press("Escape");
+  await hasFocus(actions);
+});
+
+test("a table is sorted, and a cell of it changed", async () => {
+  await command("Go to Tables");
+  await reach(button(/^console_keys/));
+  await page.keyboard.press("Enter");
+  await page.getByRole("gridcell", { name: "Key 1", exact: true }).waitFor();
+  await reach(button("Sort by id"));
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Enter");
+  await page.getByRole("gridcell", { name: "Key 30", exact: true }).waitFor();
+  await reach(page.getByRole("grid"), "Shift+Tab");
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("Enter");
+  await hasFocus(page.getByLabel("New value"));
+  await page.keyboard.press("Escape");
+  await hasFocus(page.getByRole("grid"));
+});
+
+test("no page has a control that the keyboard does not reach", async () => {
+  // In these, the arrow keys lead from one to the next.
+  const inner = "[role=tab], [role=option], [role=menuitem]";
+  for (const name of ["Query", "Tables", "Databases", "API keys", "Usage", "Audit log", "Service"]) {
+    await command(`Go to ${name}`);
+    await page.getByRole("link", { name, exact: true, current: "page" }).waitFor();
+    if (name === "Tables")
+      await page
+        .getByRole("button", { name: /^Sort by/ })
+        .first()
+        .waitFor();
+    const missed = await page.evaluate((exempt) => {
+      const all = [...document.querySelectorAll("a, button, input, select, textarea, [onclick]")];
+      return all.filter((each) => each.tabIndex < 0 && !each.matches(exempt)).map((each) => each.outerHTML);
+    }, inner);
+    assert.deepEqual(missed, []);
+  }
+  assert.deepEqual(page.complaints, []);
+});
