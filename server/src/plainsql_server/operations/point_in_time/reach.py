@@ -8,6 +8,7 @@ is restored, and refuses what can't be reached.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +21,8 @@ from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgb
 # pgBackRest stores times in whole seconds, and restores a backup for moments after the second in which it ended.
 _SECOND = timedelta(seconds=1)
 # The folder of a file of WAL in the archive is the start of its name.
-_FOLDER_LENGTH = 16
+_FOLDER_LENGTH, _NAME_LENGTH = 16, 24
+_FOLDER, _FILE = re.compile(r"[0-9A-F]{16}\Z"), re.compile(r"[0-9A-F]{24}-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,33 @@ async def archive_reach(archive: Archive) -> Reach:
     first = datetime.fromtimestamp(min(backup["timestamp"]["stop"] for backup in backups), UTC) + _SECOND
     stored = [each for stanza in found for each in stanza.get("archive", []) if each.get("max")]
     return Reach(first, max(filter(None, [await _archived_at(archive, each) for each in stored]), default=None))
+
+
+async def file_archived_after(archive: Archive, point: datetime) -> str | None:
+    """The name of the first file of WAL that was archived after the moment, or of the newest one; None if none is."""
+    stored = [each for stanza in await _asked(archive, "info") for each in stanza.get("archive", []) if each.get("max")]
+    if not stored:
+        return None
+    root, repository = f"archive/{archive.stanza}/{stored[-1]['id']}", stored[-1]["database"]["repo-key"]
+    listed = await _asked(archive, "repo-ls", root, f"--repo={repository}")
+    folders = sorted(name for name in listed if _FOLDER.match(name))
+
+    async def files_of(folder: str) -> list[tuple[str, datetime]]:
+        found = await _asked(archive, "repo-ls", f"{root}/{folder}", f"--repo={repository}")
+        files = {name[:_NAME_LENGTH]: each["time"] for name, each in found.items() if _FILE.match(name)}
+        return [(name, datetime.fromtimestamp(at, UTC)) for name, at in sorted(files.items())]
+
+    # A folder has 4 GB of WAL, and an archive has many. Find the first one that begins after the moment.
+    low, high = 0, len(folders)
+    while low < high:
+        middle = (low + high) // 2
+        if any(at < point for _, at in (await files_of(folders[middle]))[:1]):
+            low = middle + 1
+        else:
+            high = middle
+    near = [file for folder in folders[max(0, low - 1) : low + 1] for file in await files_of(folder)]
+    later = [name for name, at in near if at + _SECOND > point]
+    return later[0] if later else stored[-1]["max"]
 
 
 async def _archived_at(archive: Archive, stored: dict[str, Any]) -> datetime | None:

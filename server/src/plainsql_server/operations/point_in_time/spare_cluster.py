@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,6 +39,7 @@ from plainsql_server.operations.point_in_time.child_process import (
     last_line,
 )
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
+from plainsql_server.operations.point_in_time.replay import Replay, planned_replay
 from plainsql_server.operations.programs import find_program, program_environment, run
 from plainsql_server.operations.progress import Progress
 
@@ -48,6 +49,7 @@ _PORT = 5432
 _SOCKET_FOLDER_LONGEST = 107 - len("/.s.PGSQL.5432.lock")
 _END_S = 10.0
 _LOOK_EVERY_S = 0.1
+_USUAL_SEGMENT_BYTES = 16 * 1024 * 1024
 # Without a handler, these end a process at once.
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -70,6 +72,7 @@ _SETTINGS = {
     "log_min_messages": "log", "log_min_error_statement": "panic", "log_error_verbosity": "terse",
     "primary_conninfo": "", "primary_slot_name": "", "archive_cleanup_command": "", "recovery_end_command": "",
     "lc_messages": "C", "max_wal_size": "4GB", "dynamic_shared_memory_type": "mmap",
+    "log_startup_progress_interval": "200ms",
 }  # fmt: skip
 
 # Settings that decide how many locks there are and how many transactions can be prepared: what pg_controldata calls
@@ -102,10 +105,13 @@ async def spare_cluster_at(
     with _ending_in_order(), _own_folder(parent) as (folder, lock):
         progress.step("restore the cell's files")
         await _restore_files(archive, engine_name, point, folder, lock)
-        progress.step("replay")
-        async with _running(folder, lock) as process:
+        shown = await _control_data(folder / "data")
+        replay = await planned_replay(archive, point, folder / "data", folder / "log", _segment_bytes(shown))
+        progress.step("replay", replay.total_bytes)
+        async with _running(folder, lock, _sizes(shown)) as process:
             conninfo = f"host={folder} port={_PORT}"
-            await _wait_until_open(process, folder, f"{conninfo} user={admin_role} dbname={MAINTENANCE_DATABASE}")
+            dsn = f"{conninfo} user={admin_role} dbname={MAINTENANCE_DATABASE}"
+            await _wait_until_open(process, replay, dsn, progress)
             yield await _described(conninfo, admin_role)
 
 
@@ -232,21 +238,18 @@ async def _restore_files(archive: Archive, engine_name: str, point: datetime, fo
 
 
 @asynccontextmanager
-async def _running(folder: Path, lock: int) -> AsyncIterator[Process]:
+async def _running(folder: Path, lock: int, sizes: Mapping[str, str]) -> AsyncIterator[Process]:
     """The cluster's postmaster, which ends with this process."""
     data = folder / "data"
-    major = int((data / "PG_VERSION").read_text())
     files = {"config_file": folder / "postgresql.conf", "hba_file": folder / "pg_hba.conf",
              "ident_file": folder / "pg_ident.conf", "data_directory": data}  # fmt: skip
     files["config_file"].write_text("")
     # Only this user and root can enter the folder.
     files["hba_file"].write_text("local all all trust\n")
     files["ident_file"].write_text("")
-    server = find_server(major)
-    sizes = await _sizes(server, data)
     settings = {**_SETTINGS, **sizes, **files, "unix_socket_directories": folder, "port": _PORT}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    command = with_bounded_memory([server, *options])
+    command = with_bounded_memory([_server_of(data), *options])
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=log, stderr=STDOUT, cwd="/", env=program_environment(),
@@ -258,11 +261,25 @@ async def _running(folder: Path, lock: int) -> AsyncIterator[Process]:
         await end(process, signal.SIGQUIT)
 
 
-async def _sizes(server: Path, data: Path) -> dict[str, str]:
+async def _control_data(data: Path) -> str:
+    """What pg_controldata shows of a cluster."""
+    return (await run(_server_of(data).with_name("pg_controldata"), [str(data)], None)).decode()
+
+
+def _sizes(shown: str) -> dict[str, str]:
     """What the cell had when it was backed up, or more: what the dump of a database needs there, it gets here."""
-    shown = (await run(server.with_name("pg_controldata"), [str(data)], None)).decode()
     found = dict(re.findall(r"^(\w+) setting: +(\d+)$", shown, re.MULTILINE))
     return {name: str(max(least, int(found.get(shown_as, 0)))) for name, (shown_as, least) in _SIZES.items()}
+
+
+def _segment_bytes(shown: str) -> int:
+    """How long the cell's files of WAL are."""
+    found = re.search(r"^Bytes per WAL segment: +(\d+)$", shown, re.MULTILINE)
+    return int(found[1]) if found else _USUAL_SEGMENT_BYTES
+
+
+def _server_of(data: Path) -> Path:
+    return find_server(int((data / "PG_VERSION").read_text()))
 
 
 def find_server(major: int) -> Path:
@@ -273,10 +290,11 @@ def find_server(major: int) -> Path:
     return found
 
 
-async def _wait_until_open(process: Process, folder: Path, conninfo: str) -> None:
+async def _wait_until_open(process: Process, replay: Replay, conninfo: str, progress: Progress) -> None:
     while True:
+        progress.at(replay.done_bytes())
         if process.returncode is not None:
-            log = (folder / "log").read_text(errors="replace")
+            log = replay.log.read_text(errors="replace")
             if _UNREACHED in log:
                 last = _LAST_COMMIT.search(log)
                 raise RequestError(
@@ -295,6 +313,7 @@ async def _wait_until_open(process: Process, folder: Path, conninfo: str) -> Non
             async with await psycopg.AsyncConnection.connect(conninfo, connect_timeout=5) as connection:
                 found = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone()
                 if found == (False,):
+                    progress.at(replay.done_bytes())
                     return
         except psycopg.OperationalError:
             # It still replays the WAL.
