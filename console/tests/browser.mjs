@@ -88,7 +88,7 @@ export const run = async (page, text) => {
 
 /** Takes a command of the menu "More". */
 export const more = async (page, name) => {
-  await page.getByRole("button", { name: "More" }).click();
+  await page.getByRole("button", { name: "More", exact: true }).click();
   await page.getByRole("menuitem", { name }).click();
 };
 

@@ -129,6 +129,7 @@ test("the palette gives the focus back to the editor, and leads to pages", async
   await page.keyboard.press("Control+k");
   await hasFocus(page.getByLabel("Command", { exact: true }));
   await page.keyboard.press("Escape");
+  await hasFocus(page.getByLabel("SQL", { exact: true }));
   await page.keyboard.type(" + 41");
   await page.getByLabel("SQL", { exact: true }).getByText("+ 41").waitFor();
   await command("Databases");
