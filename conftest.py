@@ -51,16 +51,16 @@ _ENDING_LIMIT_S = 30.0
 _shared: dict[Postgres, dict[str, set[str]]] = {}
 
 
+_SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+
 _made_run = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Until everything is collected: what is imported stays, and the collector would look at it again each time.
     gc.disable()
-    # A shell that starts the tests in the background has SIGINT ignored, and nohup SIGHUP; so would every process that
-    # they start.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # A shell that starts the tests in the background has SIGINT ignored, and nohup SIGHUP.
+    _reset_signals()
     if is_stale(PACKAGE):
         raise pytest.UsageError("The extension modules are older than their sources: run `make extensions`.")
     config.stash[_made_run] = run_folder.start_run()
@@ -137,7 +137,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         yield
     finally:
         if nextitem is None or nextitem.path != item.path:
-            left = [*_processes_left(), *(each for cluster in _shared for each in _differences(cluster))]
+            left = [*_reset_signals(), *_processes_left(), *(each for cluster in _shared for each in _differences(cluster))]
             # The next file is not blamed for it.
             if left:
                 prepare_again()
@@ -154,6 +154,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.skipped and not hasattr(report, "wasxfail") and programs.IN_GATE:
         report.outcome, report.longrepr = "failed", f"skipped in the gate: {report.longrepr}"
     return report
+
+
+def _reset_signals() -> list[str]:
+    """What every program that a test starts would ignore or not end by, unless it is as usual."""
+    changed = [f"a handler of {each.name}" for each, usual in _SIGNALS.items() if signal.getsignal(each) is not usual]
+    for each, usual in _SIGNALS.items():
+        signal.signal(each, usual)
+    return changed
 
 
 def _differences(cluster: Postgres) -> list[str]:

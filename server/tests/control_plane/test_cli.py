@@ -6,7 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from click.testing import CliRunner
@@ -49,6 +49,14 @@ def _runner(dsn: str, how: Run = _run) -> Run:
         return ended
 
     return run
+
+
+@pytest.fixture
+def sighup_restored() -> Iterator[None]:
+    """The command changes it in this process. Programs that later tests start would have it ignored, too."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture
@@ -143,6 +151,7 @@ def test_a_wrong_command_line_is_exit_code_2(run: Run, arguments: list[str]) -> 
     run(*arguments, exit_code=2)
 
 
+@pytest.mark.usefixtures("sighup_restored")
 @pytest.mark.parametrize(
     "command",
     [
@@ -189,6 +198,7 @@ def test_settings_lists_every_setting() -> None:
     assert len(json.loads(_run("settings", "--json", dsn=None).stdout)) == len(describe_settings())
 
 
+@pytest.mark.usefixtures("sighup_restored")
 @pytest.mark.parametrize("plane", ["data", "control"])
 def test_a_plane_that_has_not_started_is_not_ended_by_sighup(monkeypatch: pytest.MonkeyPatch, plane: str) -> None:
     handlers = []
@@ -197,11 +207,7 @@ def test_a_plane_that_has_not_started_is_not_ended_by_sighup(monkeypatch: pytest
         handlers.append(signal.getsignal(signal.SIGHUP))
         raise ImportError
 
-    before = signal.getsignal(signal.SIGHUP)
     monkeypatch.setattr(importlib, "import_module", note)
-    try:
-        CliRunner().invoke(main, [plane])
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    CliRunner().invoke(main, [plane])
     # Its modules take a second to import.
     assert handlers == [signal.SIG_IGN]

@@ -42,7 +42,7 @@ class Recorded:
 
 
 def position(admin: psycopg.Connection) -> int:
-    (found,) = admin.execute("select (pg_current_wal_lsn() - '0/0')::bigint").fetchone() or (0,)
+    (found,) = admin.execute("select (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone() or (0,)
     return int(found)
 
 
@@ -88,7 +88,7 @@ async def test_the_file_of_a_time_is_the_first_that_was_archived_after_it(cell: 
             # At the start of a file, the function names the one before.
             admin.execute("select pg_current_xact_id()")
             point = datetime.now(UTC)
-            (name,) = admin.execute("select pg_walfile_name(pg_current_wal_lsn())").fetchone() or ("",)
+            (name,) = admin.execute("select pg_walfile_name(pg_current_wal_insert_lsn())").fetchone() or ("",)
             wait_until(point + timedelta(seconds=2))
             archive_wal(admin)
             wait_until(datetime.now(UTC) + timedelta(seconds=2))

@@ -65,12 +65,17 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
-        if module == "planes":
-            # Once it has started, a plane reloads on SIGHUP. Until then, the signal must not end it.
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         command = getattr(importlib.import_module(f"plainsql_server.cli.{module}"), f"{cmd_name}_command")
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and _COMMANDS.get(args[0], ("", ""))[0] == "planes":
+            # Once it has started, a plane reloads on SIGHUP. Until then, the signal must not end it.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         # click's own version would import every command to read its help.
