@@ -137,7 +137,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         yield
     finally:
         if nextitem is None or nextitem.path != item.path:
-            left = [*_reset_signals(), *_processes_left(), *(each for cluster in _shared for each in _differences(cluster))]
+            different = (each for cluster in _shared for each in _differences(cluster))
+            left = [*_reset_signals(), *_processes_left(), *different]
             # The next file is not blamed for it.
             if left:
                 prepare_again()
