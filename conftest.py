@@ -51,16 +51,16 @@ _ENDING_LIMIT_S = 30.0
 _shared: dict[Postgres, dict[str, set[str]]] = {}
 
 
-_SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
-
 _made_run = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Until everything is collected: what is imported stays, and the collector would look at it again each time.
     gc.disable()
-    # A shell that starts the tests in the background has SIGINT ignored, and nohup SIGHUP.
-    _reset_signals()
+    # A shell that starts the tests in the background has SIGINT ignored, and nohup SIGHUP; so would every process that
+    # they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _reset_sighup()
     if is_stale(PACKAGE):
         raise pytest.UsageError("The extension modules are older than their sources: run `make extensions`.")
     config.stash[_made_run] = run_folder.start_run()
@@ -138,7 +138,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     finally:
         if nextitem is None or nextitem.path != item.path:
             different = (each for cluster in _shared for each in _differences(cluster))
-            left = [*_reset_signals(), *_processes_left(), *different]
+            left = [*_reset_sighup(), *_processes_left(), *different]
             # The next file is not blamed for it.
             if left:
                 prepare_again()
@@ -157,12 +157,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def _reset_signals() -> list[str]:
-    """What every program that a test starts would ignore or not end by, unless it is as usual."""
-    changed = [f"a handler of {each.name}" for each, usual in _SIGNALS.items() if signal.getsignal(each) is not usual]
-    for each, usual in _SIGNALS.items():
-        signal.signal(each, usual)
-    return changed
+def _reset_sighup() -> list[str]:
+    """What a test has done with SIGHUP: programs that a later one starts would have it ignored, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    return [] if before is signal.SIG_DFL else [f"SIGHUP is handled by {before}"]
 
 
 def _differences(cluster: Postgres) -> list[str]:
