@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("console_built")]
 FIRST_LOAD_BYTES_MAX = 300_000
 
 
-@pytest.mark.parametrize("part", ["query", "keyboard", "tables", "create", "import", "admin", "security"])
+@pytest.mark.parametrize("part", ["query", "session", "keyboard", "tables", "create", "import", "admin", "security"])
 def test_a_part_of_the_console_works_as_a_person_uses_it(service: Service, part: str) -> None:
     node_test(part, service)
 

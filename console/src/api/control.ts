@@ -2,7 +2,7 @@
 
 import type { components } from "./generated/control.ts";
 import { request, type Wanted } from "./requests.ts";
-import { current, end, keep, type Session, session } from "./session.ts";
+import { current, type Ended, end, keep, type Session, session } from "./session.ts";
 
 type Models = components["schemas"];
 export type Database = Models["Database"];
@@ -41,9 +41,9 @@ const newToken = async (control: string, key: string): Promise<string> => {
 };
 
 /** Ends the session here and at the service. It is forgotten even if the service can't be reached. */
-export const signOut = async (): Promise<void> => {
+export const signOut = async (why: Ended = "signed out"): Promise<void> => {
   const { token, controlUrl } = current();
-  end("signed out");
+  end(why);
   await request(`${controlUrl}/v1/session`, { method: "DELETE", token }).catch(() => undefined);
 };
 

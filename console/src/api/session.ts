@@ -19,7 +19,7 @@ export interface Session {
 }
 
 /** Why the last session ended, for the page where one signs in. */
-export type Ended = "" | "signed out" | "refused" | "expired";
+export type Ended = "" | "signed out" | "forgotten" | "refused" | "expired";
 
 const KEY = "plainsql.session";
 // A tab that is duplicated gets a copy of the session. What ends it in one ends it in all.

@@ -9,6 +9,7 @@ import { draftsOf } from "../editor/drafts.ts";
 import { QueryPage } from "../editor/QueryPage.tsx";
 import { Boundary } from "./Boundary.tsx";
 import { choose, database, databases, loadDatabases } from "./databases.ts";
+import { ForgetDialog } from "./ForgetDialog.tsx";
 import { duration } from "./figures.ts";
 import { type Command, Palette } from "./Palette.tsx";
 import { Button, type Item, Menu } from "./parts.tsx";
@@ -63,14 +64,16 @@ const WITHOUT_TAB: Item = {
 };
 
 const CHECK_MS = 60_000;
+const FORGET = "Sign out and forget…";
 
-const commandsOf = (pages: readonly Page[], names: readonly string[]): Command[] => [
+const commandsOf = (pages: readonly Page[], names: readonly string[], forget: () => void): Command[] => [
   ...pages.map(({ name, title }) => ({ name: `Go to ${title}`, hint: "page", act: () => go(name) })),
   ...names.map((name) => ({ name: `Use database ${name}`, hint: "database", act: () => choose(name) })),
   { name: "Switch between dark and light", act: toggleTheme },
   { name: "Use the system's colours", act: () => setTheme("system") },
   { name: "Extend the session by 24 hours", act: extend },
   { name: "Sign out", act: () => void signOut() },
+  { name: FORGET, act: forget },
   { name: "API reference", hint: "opens a page", act: () => void open("/docs", "_blank", "noopener") },
 ];
 
@@ -86,6 +89,8 @@ export const Shell = () => {
   const { page } = useStore(place);
   const known = useStore(databases);
   const [isPaletteOpen, setPaletteOpen] = useState(false);
+  const [isForgetOpen, setForgetOpen] = useState(false);
+  const forget = () => setForgetOpen(true);
   const pages = PAGES.filter(({ scope }) => scope !== "admin" || may(scope));
   const shown = pages.find(({ name }) => name === page) ?? pages[0];
   const names = useMemo(() => (known ?? []).filter(({ state }) => state === "ready").map(({ name }) => name), [known]);
@@ -129,7 +134,7 @@ export const Shell = () => {
         <Button kind="icon" aria-label="Switch between dark and light" onClick={toggleTheme}>
           ◐
         </Button>
-        <SessionMenu />
+        <SessionMenu forget={forget} />
       </header>
       <nav className="pages" aria-label="Pages">
         {pages.map(({ name, title }) => (
@@ -145,7 +150,8 @@ export const Shell = () => {
           </Suspense>
         </Boundary>
       </main>
-      {isPaletteOpen && <Palette commands={commandsOf(pages, names)} close={() => setPaletteOpen(false)} />}
+      {isPaletteOpen && <Palette commands={commandsOf(pages, names, forget)} close={() => setPaletteOpen(false)} />}
+      {isForgetOpen && <ForgetDialog close={() => setForgetOpen(false)} />}
     </div>
   );
 };
@@ -176,7 +182,7 @@ const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
 };
 
 /** The countdown, which also asks now and then whether the session still is. */
-const SessionMenu = () => {
+const SessionMenu = ({ forget }: { forget: () => void }) => {
   const [, redraw] = useReducer((ticks: number) => ticks + 1, 0);
   const here = useStore(session);
   useEffect(() => {
@@ -218,6 +224,7 @@ const SessionMenu = () => {
       items={[
         { label: "Extend by 24 hours", act: () => void extend() },
         { label: "Sign out", act: () => void signOut() },
+        { label: FORGET, isDanger: true, act: forget },
       ]}
     />
   );

@@ -4,17 +4,21 @@ import { type FormEvent, useState } from "react";
 import { signIn } from "../api/control.ts";
 import { type Ended, ended } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
+import { ForgetDialog } from "./ForgetDialog.tsx";
+import { storedIn } from "./forget.ts";
 import { Button, Field, Problem, useWork } from "./parts.tsx";
 
 const WHY: Record<Ended, string> = {
   "": "",
-  "signed out": "You have signed out.",
+  "signed out": "You have signed out. Your drafts and history are kept in this browser.",
+  forgotten: "You have signed out, and nothing that you worked on is left in this browser.",
   refused: "The session was ended, or its key was revoked. Your drafts are kept.",
   expired: "The session has expired. Your drafts are kept.",
 };
 
 export const SignIn = () => {
   const [key, setKey] = useState("");
+  const [isForgetOpen, setForgetOpen] = useState(false);
   const { isBusy, error, work } = useWork();
   const why = WHY[useStore(ended)];
   const submit = (event: FormEvent) => {
@@ -63,7 +67,15 @@ export const SignIn = () => {
         <p className="faint">
           <a href="/">Start page</a> · <a href="/docs">API reference</a>
         </p>
+        {Object.values(storedIn(localStorage)).some(Boolean) && (
+          <p>
+            <Button kind="link" onClick={() => setForgetOpen(true)}>
+              Forget what is kept in this browser…
+            </Button>
+          </p>
+        )}
       </form>
+      {isForgetOpen && <ForgetDialog close={() => setForgetOpen(false)} />}
     </main>
   );
 };

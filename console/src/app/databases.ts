@@ -14,7 +14,8 @@ const key = (): string => `plainsql.database.${session.get()?.organization.id ??
 
 export const choose = (name: string): void => {
   database.set(name);
-  sessionStorage.setItem(key(), name);
+  // What comes after the session's end would be stored for nobody.
+  if (session.get()) sessionStorage.setItem(key(), name);
 };
 
 export const loadDatabases = async (): Promise<void> => {
@@ -26,6 +27,7 @@ export const loadDatabases = async (): Promise<void> => {
     return;
   }
   const found = await listDatabases();
+  if (session.get()?.id !== current.id) return;
   databases.set(found);
   const usable = found.filter(({ state }) => state === "ready");
   const wanted = current.database ?? database.get() ?? "";

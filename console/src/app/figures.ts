@@ -4,7 +4,8 @@ const whole = new Intl.NumberFormat("en");
 
 export const number = (value: number): string => whole.format(value);
 
-export const count = (value: number, noun: string): string => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+export const count = (value: number, noun: string, nouns = `${noun}s`): string =>
+  `${number(value)} ${value === 1 ? noun : nouns}`;
 
 const UNITS = ["B", "kB", "MB", "GB", "TB"];
 

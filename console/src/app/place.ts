@@ -23,6 +23,12 @@ export const place = store<Place>(read());
 
 addEventListener("hashchange", () => place.set(read()));
 
+/** Takes what is shown out of the address. */
+export const leave = (): void => {
+  history.replaceState(null, "", location.pathname);
+  place.set(read());
+};
+
 export const go = (page: string, rest = ""): void => {
   location.hash = rest ? `/${page}/${encodeURIComponent(rest)}` : `/${page}`;
 };

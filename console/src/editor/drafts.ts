@@ -32,6 +32,12 @@ export const draftsOf = (organization: string): Drafts => {
   return found;
 };
 
+/** Forgets those of all organizations. What is still at work stores nothing more. */
+export const forgetDrafts = (): void => {
+  for (const each of known.values()) each.forget();
+  known.clear();
+};
+
 /** The drafts of one organization in this browser. */
 export class Drafts {
   readonly all = store<Draft[]>([]);
@@ -42,6 +48,7 @@ export class Drafts {
   readonly #storage: Storage;
   // Those whose last change could not be stored.
   readonly #unstored = new Set<string>();
+  #isForgotten = false;
 
   /** `tab` is what this browser tab keeps for itself: which draft is shown. */
   constructor(organization: string, storage: Storage = localStorage, tab: Storage = sessionStorage) {
@@ -50,15 +57,24 @@ export class Drafts {
     const key = `plainsql.active.${organization}`;
     this.active.set(tab.getItem(key) ?? "");
     this.#load();
-    this.active.follow(() => tab.setItem(key, this.active.get()));
+    this.active.follow(() => this.#isForgotten || tab.setItem(key, this.active.get()));
   }
 
   get open(): Draft[] {
     return this.all.get().filter((draft) => draft.closedAt === null);
   }
 
+  /** Stores nothing from now on, and has nothing that a page could show. */
+  forget(): void {
+    this.#isForgotten = true;
+    this.#unstored.clear();
+    this.isFull.set(false);
+    this.all.set([]);
+  }
+
   /** Takes over what another window has changed. */
   hear(key: string | null): void {
+    if (this.#isForgotten) return;
     if (key === null || key.startsWith(this.#prefix)) this.#load();
   }
 
@@ -125,6 +141,7 @@ export class Drafts {
   }
 
   #write(draft: Draft): void {
+    if (this.#isForgotten) return;
     const others = this.all.get().filter((each) => each.id !== draft.id);
     this.all.set([...others, draft].sort((a, b) => a.createdAt - b.createdAt));
     this.#store(draft);

@@ -27,7 +27,16 @@ const RAN_MAX = 300;
 // A statement that loads data is no use in a list.
 const SQL_MAX = 20_000;
 
-const list = <T>(key: string): { all: Store<T[]>; write: (next: T[]) => boolean } => {
+interface List<T> {
+  all: Store<T[]>;
+  /** Whether the browser has stored it. */
+  write: (next: T[]) => boolean;
+  /** Stores nothing from now on. */
+  forget: () => void;
+}
+
+const list = <T>(key: string): List<T> => {
+  let isForgotten = false;
   const read = (): T[] => {
     try {
       return JSON.parse(localStorage.getItem(key) ?? "[]") as T[];
@@ -40,6 +49,7 @@ const list = <T>(key: string): { all: Store<T[]>; write: (next: T[]) => boolean 
     if (event.key === key) all.set(read());
   });
   const write = (next: T[]) => {
+    if (isForgotten) return false;
     try {
       localStorage.setItem(key, JSON.stringify(next));
     } catch {
@@ -48,7 +58,11 @@ const list = <T>(key: string): { all: Store<T[]>; write: (next: T[]) => boolean 
     all.set(next);
     return true;
   };
-  return { all, write };
+  const forget = () => {
+    isForgotten = true;
+    all.set([]);
+  };
+  return { all, write, forget };
 };
 
 const known = new Map<string, History>();
@@ -60,36 +74,51 @@ export const historyOf = (organization: string): History => {
   return found;
 };
 
+/** Forgets those of all organizations. A run that ends later is not added. */
+export const forgetHistories = (): void => {
+  for (const each of known.values()) each.forgetAll();
+  known.clear();
+};
+
 export class History {
-  readonly ran: Store<Ran[]>;
-  readonly saved: Store<Saved[]>;
-  readonly #writeRan: (next: Ran[]) => boolean;
-  readonly #writeSaved: (next: Saved[]) => boolean;
+  readonly #ran: List<Ran>;
+  readonly #saved: List<Saved>;
 
   constructor(organization: string) {
-    const ran = list<Ran>(`plainsql.history.${organization}`);
-    const saved = list<Saved>(`plainsql.saved.${organization}`);
-    [this.ran, this.#writeRan] = [ran.all, ran.write];
-    [this.saved, this.#writeSaved] = [saved.all, saved.write];
+    this.#ran = list<Ran>(`plainsql.history.${organization}`);
+    this.#saved = list<Saved>(`plainsql.saved.${organization}`);
+  }
+
+  get ran(): Store<Ran[]> {
+    return this.#ran.all;
+  }
+
+  get saved(): Store<Saved[]> {
+    return this.#saved.all;
+  }
+
+  forgetAll(): void {
+    this.#ran.forget();
+    this.#saved.forget();
   }
 
   add(ran: Ran): void {
     const next = [{ ...ran, sql: ran.sql.slice(0, SQL_MAX) }, ...this.ran.get()].slice(0, RAN_MAX);
     // Drafts matter more: where the browser stores no more, the oldest ones go.
-    while (!this.#writeRan(next) && next.length > 0) next.length = Math.floor(next.length / 2);
+    while (!this.#ran.write(next) && next.length > 0) next.length = Math.floor(next.length / 2);
   }
 
   clear(): void {
-    this.#writeRan([]);
+    this.#ran.write([]);
   }
 
   /** Whether the browser has stored it. */
   save(name: string, sql: string): boolean {
     const others = this.saved.get().filter((each) => each.name !== name);
-    return this.#writeSaved([...others, { name, sql, at: Date.now() }].sort((a, b) => a.name.localeCompare(b.name)));
+    return this.#saved.write([...others, { name, sql, at: Date.now() }].sort((a, b) => a.name.localeCompare(b.name)));
   }
 
   forget(name: string): void {
-    this.#writeSaved(this.saved.get().filter((each) => each.name !== name));
+    this.#saved.write(this.saved.get().filter((each) => each.name !== name));
   }
 }

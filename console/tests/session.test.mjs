@@ -1,0 +1,130 @@
+// How a session begins and ends, and what is left in the browser then.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { control, controlUrl, look, more, openBrowser, run, signedIn, signIn, typeSql } from "./browser.mjs";
+
+let browser;
+before(async () => {
+  browser = await openBrowser();
+});
+after(() => browser.close());
+
+/** Everything that a page can keep in the browser. */
+const kept = (page) =>
+  page.evaluate(async () => {
+    const files = [];
+    for await (const name of (await navigator.storage.getDirectory()).keys()) files.push(name);
+    return {
+      local: { ...localStorage },
+      session: { ...sessionStorage },
+      databases: await indexedDB.databases(),
+      caches: await caches.keys(),
+      files,
+      cookies: document.cookie,
+    };
+  });
+
+const tokenOf = (page) => page.evaluate(() => JSON.parse(sessionStorage.getItem("plainsql.session")).token);
+
+/** Whether the service takes a key or a token. */
+const isTaken = async (secret) => {
+  const headers = { Authorization: `Bearer ${secret}` };
+  return (await fetch(`${controlUrl}/v1/organizations/current`, { headers })).status !== 401;
+};
+
+const until = async (condition) => {
+  const end = Date.now() + 30_000;
+  while (!(await condition())) assert.ok(Date.now() < end, String(condition));
+};
+
+test("one who signs out and forgets leaves nothing of their work in the browser", async () => {
+  const { key: other } = await control("POST", "/v1/keys", { name: "console_forget", scopes: ["read"] });
+  const page = await signedIn(browser);
+  const context = page.context();
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill("the system's colours");
+  await page.keyboard.press("Enter");
+  await run(page, "select 'zq_ran'");
+  await page.getByRole("gridcell", { name: "zq_ran" }).waitFor();
+  page.once("dialog", (dialog) => dialog.accept("zq_saved"));
+  await more(page, "Save query…");
+  await page.getByRole("button", { name: "New tab" }).click();
+  await typeSql(page, "select 'zq_closed'");
+  await page.getByRole("button", { name: "Close tab" }).last().click();
+  // Another tab has another session, and its statement still runs.
+  const second = await context.newPage();
+  await second.goto(`${controlUrl}/console`);
+  await signIn(second, other.secret);
+  await run(second, "select 'zq_late', pg_sleep(60)");
+  await second.getByText("Running…").waitFor();
+  const third = await context.newPage();
+  await third.goto(`${controlUrl}/console#/tables/public.zq_table`);
+  await signIn(third);
+  await third.getByRole("complementary", { name: "Tables" }).waitFor();
+  const pages = [page, second, third];
+  const tokens = await Promise.all(pages.map(tokenOf));
+  assert.match(JSON.stringify(await kept(page)), /zq_ran.*svc_s_/);
+
+  await page.locator(".countdown").click();
+  await page.getByRole("menuitem", { name: "Sign out and forget…" }).click();
+  const dialog = page.getByRole("dialog", { name: "Sign out and forget" });
+  assert.deepEqual(await dialog.getByRole("listitem").allInnerTexts(), [
+    "1 open tab",
+    "1 closed tab",
+    "1 saved query",
+    "1 statement in the history",
+  ]);
+  assert.deepEqual(await look(page, "forget"), []);
+  await dialog.getByRole("button", { name: "Cancel" }).click();
+  assert.match(JSON.stringify(await kept(page)), /zq_ran/);
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill("forget");
+  await page.keyboard.press("Enter");
+  await dialog.getByRole("button", { name: "Sign out and forget" }).click();
+
+  const nothing = {
+    local: { "plainsql.theme": "system" },
+    session: {},
+    databases: [],
+    caches: [],
+    files: [],
+    cookies: "",
+  };
+  for (const each of pages) {
+    await each.getByText("nothing that you worked on is left in this browser").waitFor();
+    assert.equal(new URL(each.url()).hash, "");
+  }
+  assert.deepEqual(await look(page, "forgotten"), []);
+  for (const each of pages) assert.deepEqual(await kept(each), nothing);
+  for (const token of tokens) await until(async () => !(await isTaken(token)));
+  for (const each of pages) {
+    await each.reload();
+    await each.getByLabel("API key").waitFor();
+    assert.deepEqual(await kept(each), nothing);
+  }
+  await signIn(page);
+  await page.getByRole("button", { name: "History" }).click();
+  await page.getByText("What you run is listed here").waitFor();
+  assert.doesNotMatch(await page.getByRole("main").innerText(), /zq_/);
+  await control("DELETE", `/v1/keys/${other.id}`);
+  for (const each of pages) assert.deepEqual(each.complaints ?? [], []);
+  await context.close();
+});
+
+test("one who has only signed out can still forget", async () => {
+  const page = await signedIn(browser);
+  await typeSql(page, "select 'zq_draft'");
+  await page.locator(".countdown").click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+  await page.getByText("Your drafts and history are kept in this browser.").waitFor();
+  assert.match(JSON.stringify(await kept(page)), /zq_draft/);
+  assert.deepEqual(await look(page, "signed-out"), []);
+  await page.getByRole("button", { name: "Forget what is kept in this browser…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Forget" }).click();
+  await page.getByText("nothing that you worked on is left in this browser").waitFor();
+  const { local, session } = await kept(page);
+  assert.deepEqual([local, session], [{}, {}]);
+  assert.equal(await page.getByRole("button", { name: "Forget what is kept in this browser…" }).count(), 0);
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
