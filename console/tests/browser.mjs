@@ -1,4 +1,5 @@
 // Chromium for the tests of the console: one for each file of tests, with a page that is signed in.
+import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import axe from "axe-core";
 import { chromium } from "playwright-core";
@@ -98,6 +99,18 @@ export const copied = async (page, act) => {
   await act();
   await page.waitForFunction(async () => (await navigator.clipboard.readText()) !== "nothing yet");
   return page.evaluate(() => navigator.clipboard.readText());
+};
+
+/** Makes time pass quickly in a page from when an action begins until what it returns is there: a wait of minutes. */
+export const passTime = async (page, act) => {
+  await page.clock.install();
+  const found = await act();
+  const end = Date.now() + 60_000;
+  while ((await found.count()) === 0) {
+    assert.ok(Date.now() < end, `${found} is not there`);
+    await page.clock.runFor(1_000);
+  }
+  await page.clock.resume();
 };
 
 /** Text as an SQL literal. */

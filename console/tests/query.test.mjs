@@ -10,11 +10,13 @@ import {
   control,
   controlUrl,
   copied,
+  dataUrl,
   key,
   look,
   more,
   openBrowser,
   openPage,
+  passTime,
   quoted,
   run,
   signIn,
@@ -299,6 +301,47 @@ test("what is typed survives a reload, and a closed tab can be opened again", as
   await page.getByRole("button", { name: "Close the history" }).click();
 });
 
+test("the history says in words what became of each statement, and how long it took", async () => {
+  const other = await openPage(browser);
+  await signIn(other);
+  await other.getByRole("button", { name: "History" }).click();
+  const entry = other.getByRole("complementary", { name: "History" }).getByRole("listitem").first();
+  const has = (words) => entry.getByText(words).waitFor();
+  await run(other, "select id from console_people order by id limit 3");
+  await has(/^Done, 3 rows · [\d.]+ (µs|ms|s) · main · just now$/);
+  await run(other, "update console_people set born = born where id <= 2");
+  await has(/^Done, 2 rows affected ·/);
+  await run(other, "select n from generate_series(1, 2000) n");
+  await has(/^Done, 1,000 rows and more ·/);
+  await typeSql(other, "delete from console_people where id = 1;\nselect 1 / 0");
+  await other.keyboard.press("Control+Shift+Enter");
+  await has(/^Failed: division_by_zero, rolled back ·/);
+  await typeSql(other, "delete from console_people");
+  await more(other, /Rehearse/);
+  await has(/^Rehearsed and rolled back, \d+ rows affected ·/);
+  await run(other, "insert into console_people (name) select 'Never ' || pg_sleep(60)::text");
+  await other.getByText("Running…").waitFor();
+  await other.getByRole("button", { name: "Cancel" }).click();
+  await has(/^Cancelled, not executed ·/);
+  // The write takes effect, and no response arrives: neither to it nor to the question about it.
+  await other.route(`${dataUrl}/v1/**`, async (route) => {
+    await route.fetch();
+    await route.abort();
+  });
+  await passTime(other, async () => {
+    await run(other, "insert into console_people (name) values ('Unknown')");
+    return entry.getByText(/^Outcome unknown: connection lost · 1 min/);
+  });
+  await has(/^Look at the data before you run it again. Its idempotency key is [-\d]+\.$/);
+  assert.deepEqual(await look(other, "history-outcomes"), []);
+  assert.equal((await sql("delete from console_people where name = 'Unknown' returning 1")).length, 1);
+  await other.reload();
+  await other.getByRole("button", { name: "History" }).click();
+  await has(/^Outcome unknown: connection lost ·/);
+  assert.deepEqual(other.complaints, []);
+  await other.context().close();
+});
+
 test("the command palette finds what is typed", async () => {
   await page.keyboard.press("Control+k");
   await page.getByLabel("Command", { exact: true }).fill("dark");
@@ -326,7 +369,7 @@ test("a revoked key ends the session, and drafts are kept", async () => {
 test("signing out leaves no token behind, and the session is over", async () => {
   const token = await page.evaluate(() => JSON.parse(sessionStorage.getItem("plainsql.session")).token);
   await page.getByRole("button", { name: /Session/ }).click();
-  await page.getByRole("menuitem", { name: "Sign out" }).click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
   await page.getByText("You have signed out.").waitFor();
   const stored = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }]));
   assert.ok(!stored.includes("svc_"));

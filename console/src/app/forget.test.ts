@@ -42,7 +42,17 @@ const { historyOf } = await import("../editor/history.ts");
 const { ended } = await import("../api/session.ts");
 const { forgetAll, storedIn } = await import("./forget.ts");
 
-const ran = (sql: string) => ({ at: 1, sql, database: "main", outcome: "ok", rows: 1, ms: 1 });
+const ran = (sql: string) => ({
+  at: 1,
+  sql,
+  database: "main",
+  statements: 1,
+  end: "done" as const,
+  rows: 1,
+  affected: 0,
+  hasMore: false,
+  ms: 1,
+});
 
 const work = () => {
   const [drafts, history] = [draftsOf("org"), historyOf("org")];
@@ -58,7 +68,8 @@ const work = () => {
   return { drafts, history };
 };
 
-const stored = () => [localStorage, sessionStorage].map((each) => Array.from({ length: each.length }, (_, i) => each.key(i)));
+const stored = () =>
+  [localStorage, sessionStorage].map((each) => Array.from({ length: each.length }, (_, i) => each.key(i)));
 const LEFT = [["plainsql.theme", "plainsql.split", "other.program"], []];
 
 it("counts what is lost, without empty tabs", () => {
@@ -85,6 +96,10 @@ it("stores nothing of what ends later, and begins anew", () => {
   history.add(ran("select 'late'"));
   expect(history.save("late", "select 'late'")).toBe(false);
   expect(stored()).toEqual(LEFT);
-  expect(draftsOf("org").all.get().map(({ sql }) => sql)).toEqual([""]);
+  expect(
+    draftsOf("org")
+      .all.get()
+      .map(({ sql }) => sql),
+  ).toEqual([""]);
   expect(historyOf("org").ran.get()).toEqual([]);
 });

@@ -2,10 +2,11 @@
 
 import { useState } from "react";
 import { useStore } from "../api/store.ts";
-import { ago, count, duration } from "../app/figures.ts";
+import { ago, duration } from "../app/figures.ts";
 import { Button, TabList } from "../app/parts.tsx";
 import type { Drafts } from "./drafts.ts";
 import type { History } from "./history.ts";
+import { isGood, wordsOf } from "./ran.ts";
 
 interface Props {
   history: History;
@@ -51,11 +52,14 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
                 <button type="button" onClick={() => open(each.sql)}>
                   <code>{each.sql.slice(0, 240)}</code>
                   <small>
-                    <b className={["ok", "rehearsed", "explained"].includes(each.outcome) ? "good" : "bad"}>
-                      {each.outcome}
-                    </b>{" "}
-                    · {count(each.rows, "row")} · {duration(each.ms)} · {each.database} · {ago(each.at)}
+                    <b className={isGood(each) ? "good" : "bad"}>{wordsOf(each)}</b> · {duration(each.ms)} ·{" "}
+                    {each.database || "default database"} · {ago(each.at)}
                   </small>
+                  {each.effect === "unknown" && (
+                    <small>
+                      Look at the data before you run it again.{each.key && ` Its idempotency key is ${each.key}.`}
+                    </small>
+                  )}
                 </button>
               </li>
             ))}

@@ -16,7 +16,8 @@ import { historyOf } from "./history.ts";
 import { Parameters } from "./Parameters.tsx";
 import { valuesOf } from "./parameters.ts";
 import { type Language, programFor } from "./programs.ts";
-import { isRunning, type Mode, type Run, runs, type Shown, start, type Wanted } from "./running.ts";
+import { ranOf } from "./ran.ts";
+import { isRunning, type Mode, runs, type Shown, start, type Wanted } from "./running.ts";
 import { SqlField } from "./SqlField.tsx";
 import { isIncomplete, linkTo, takeShared } from "./share.ts";
 import { type Found, paramCountOf, statementAt, statementsOf } from "./statements.ts";
@@ -42,25 +43,10 @@ const useDrafts = (): Drafts => {
   return drafts;
 };
 
-const DONE: Record<Mode, string> = {
-  statement: "ok",
-  transaction: "ok",
-  stream: "ok",
-  rehearsal: "rehearsed",
-  explain: "explained",
-};
-
 // The last run whose error was marked: when the page is shown again, it is not marked again.
 let lastMarked = 0;
 
 const STILL_RUNNING = "Still running. Cancel it first.";
-
-const historyOutcome = (run: Run): string =>
-  run.wasCancelled
-    ? `cancelled${run.outcome ? `: ${run.outcome}` : ""}`
-    : run.failed
-      ? (run.failed.error?.code ?? "failed")
-      : DONE[run.mode];
 
 export const QueryPage = () => {
   const drafts = useDrafts();
@@ -103,13 +89,12 @@ export const QueryPage = () => {
     editor.current?.clearFailed();
     const text = editor.current?.text ?? draft.sql;
     start({ draft: draft.id, mode, database: name, statements, text }, (done) => {
-      const rows = done.results.reduce((sum, { rows: { count } }) => sum + count, 0);
-      const sql = found.map((each) => each.sql).join(";\n");
-      const ms = (done.endedAt ?? 0) - done.startedAt;
-      const effect = done.failed ? done.failed.error?.outcome : (done.outcome ?? undefined);
-      const key = effect === "unknown" ? (done.failed?.error?.idempotencyKey ?? done.idempotencyKey) : undefined;
-      history.add({ at: Date.now(), sql, database: name, outcome: historyOutcome(done), effect, key, rows, ms });
-      if (/\b(create|alter|drop)\b/i.test(sql)) void completionsOf(name, true);
+      const ran = ranOf(
+        done,
+        found.map(({ sql }) => sql),
+      );
+      history.add(ran);
+      if (/\b(create|alter|drop)\b/i.test(ran.sql)) void completionsOf(name, true);
     });
   };
   const wanted = (): Found[] => {

@@ -1,21 +1,7 @@
 /** What was run, and the queries that were saved, in localStorage. */
 
-import type { Outcome } from "../api/data.ts";
 import { type Store, store } from "../api/store.ts";
-
-export interface Ran {
-  at: number;
-  sql: string;
-  database: string;
-  /** "ok", or an error's code. */
-  outcome: string;
-  /** What it did to the data, if it failed or was cancelled. */
-  effect?: Outcome | undefined;
-  /** The key to ask by, if that is unknown. */
-  key?: string | undefined;
-  rows: number;
-  ms: number;
-}
+import type { Ran } from "./ran.ts";
 
 export interface Saved {
   name: string;

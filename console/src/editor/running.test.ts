@@ -88,6 +88,14 @@ it("has nothing to ask after a read", async () => {
   expect(sent.outcomeOf).not.toHaveBeenCalled();
 });
 
+it("knows that a read whose response was lost has changed nothing, and not so of a write", async () => {
+  const lost = () => new PlainSQLError({ code: "network_error", message: "", outcome: "unknown" });
+  sent.run.mockRejectedValueOnce(lost()).mockRejectedValueOnce(lost());
+  const read = await start(wanted("select 1"), () => undefined);
+  const write = await start(wanted("delete from t"), () => undefined);
+  expect([read, write].map((run) => run?.failed?.error?.outcome)).toEqual([undefined, "unknown"]);
+});
+
 it("sends a read that writes with a key, and what can't be in a transaction without", async () => {
   sent.run.mockRejectedValueOnce(new PlainSQLError({ code: "read_only_sql_transaction", message: "" }));
   sent.run.mockResolvedValueOnce(ANSWER);

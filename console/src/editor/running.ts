@@ -176,6 +176,12 @@ const becameOf = async ({ key, isUnknown }: Sent, database: string): Promise<Out
 
 const hasCode = (error: unknown, code: string): boolean => error instanceof PlainSQLError && error.code === code;
 
+/** The error of what could only read: whatever was lost, there is no doubt about the data. */
+const withoutEffect = (error: unknown): unknown => {
+  if (error instanceof PlainSQLError && error.outcome === "unknown") error.outcome = undefined;
+  return error;
+};
+
 const READS = new Set(["select", "values", "table", "with", "show", "explain", "("]);
 
 /** Read-only first if it looks like a read, else with a key, by which it takes effect once. */
@@ -184,7 +190,7 @@ const runOne = async (statement: Statement, command: string, options: RunOptions
     try {
       return await run(statement, { ...options, readOnly: true });
     } catch (error) {
-      if (!hasCode(error, "read_only_sql_transaction")) throw error;
+      if (!hasCode(error, "read_only_sql_transaction")) throw withoutEffect(error);
     }
   }
   sent.key = newKey();

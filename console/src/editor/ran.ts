@@ -1,0 +1,94 @@
+/** What the history keeps of a run, and how it says what became of it. */
+
+import type { Outcome } from "../api/data.ts";
+import { count } from "../app/figures.ts";
+import type { Mode, Run } from "./running.ts";
+
+export type End = "done" | "rehearsed" | "explained" | "failed" | "cancelled";
+
+export interface Ran {
+  at: number;
+  sql: string;
+  database: string;
+  statements: number;
+  end: End;
+  /** The error's code, if it failed. */
+  code?: string | undefined;
+  /** What it did to the data, if it failed or was cancelled, and could change something. */
+  effect?: Outcome | undefined;
+  /** The key to ask by, if that is unknown. */
+  key?: string | undefined;
+  rows: number;
+  /** How many rows were inserted, changed or deleted. */
+  affected: number;
+  /** Whether there are more rows than were counted. */
+  hasMore: boolean;
+  ms: number;
+}
+
+const ENDS: Record<Mode, End> = {
+  statement: "done",
+  transaction: "done",
+  stream: "done",
+  rehearsal: "rehearsed",
+  explain: "explained",
+};
+
+const total = (numbers: number[]): number => numbers.reduce((sum, each) => sum + each, 0);
+
+/** The entry of a run that has ended. */
+export const ranOf = (run: Run, statements: readonly string[]): Ran => {
+  const { failed, wasCancelled, results } = run;
+  const effect = failed ? failed.error?.outcome : (run.outcome ?? undefined);
+  // A plan is no result of the statement.
+  const shown = run.mode === "explain" ? [] : results.filter(({ columns }) => columns.length);
+  return {
+    at: Date.now(),
+    sql: statements.join(";\n"),
+    database: run.database,
+    statements: statements.length,
+    end: wasCancelled ? "cancelled" : failed ? "failed" : ENDS[run.mode],
+    code: failed?.error?.code,
+    effect,
+    key: effect === "unknown" ? (failed?.error?.idempotencyKey ?? run.idempotencyKey) : undefined,
+    rows: total(shown.map(({ rows }) => rows.count)),
+    affected: total(results.map(({ affectedRows }) => affectedRows)),
+    hasMore: shown.some(({ truncated, stream }) => truncated || stream?.state.kind === "stopped"),
+    ms: (run.endedAt ?? run.startedAt) - run.startedAt,
+  };
+};
+
+// Those with which a response is lost on its way.
+const LOST = new Set(["network_error", "connection_lost", "stream_broken"]);
+
+const EFFECTS: Record<Outcome, string> = {
+  committed: "but committed",
+  rolled_back: "rolled back",
+  not_executed: "not executed",
+  unknown: "",
+};
+
+const figuresOf = ({ statements, rows, affected, hasMore }: Ran): string[] => [
+  ...(statements > 1 ? [count(statements, "statement")] : []),
+  // What has no rows to show may have changed some.
+  ...(rows || !affected ? [count(rows, "row") + (hasMore ? " and more" : "")] : []),
+  ...(affected ? [`${count(affected, "row")} affected`] : []),
+];
+
+/** What became of it, such as "Done, 3 rows". */
+export const wordsOf = (ran: Ran): string => {
+  const { end, code, effect, rows } = ran;
+  if (end === "done") return ["Done", ...figuresOf(ran)].join(", ");
+  if (end === "rehearsed") return ["Rehearsed and rolled back", ...figuresOf(ran)].join(", ");
+  if (end === "explained") return "Explained and rolled back";
+  if (effect === "unknown") return `Outcome unknown: ${reasonOf(ran)}`;
+  const began = end === "cancelled" ? "Cancelled" : `Failed${code ? `: ${code}` : ""}`;
+  return [began, ...(effect ? [EFFECTS[effect]] : []), ...(rows ? [`after ${count(rows, "row")}`] : [])].join(", ");
+};
+
+const reasonOf = ({ end, code = "" }: Ran): string => {
+  if (end === "cancelled") return "cancelled";
+  return LOST.has(code) ? "connection lost" : code;
+};
+
+export const isGood = ({ end }: Ran): boolean => end === "done" || end === "rehearsed" || end === "explained";
