@@ -1,7 +1,7 @@
 // Importing CSV files, as a person does it, on a network that loses responses.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { dataUrl, look, openBrowser, signedIn, sql } from "./browser.mjs";
+import { copied, dataUrl, look, openBrowser, passTime, signedIn, sql } from "./browser.mjs";
 
 const ROWS = 12_000;
 
@@ -159,6 +159,102 @@ test("a row that the table refuses is found, and the import continues when it is
     { n: 200, priced: 0 },
   ]);
   assert.deepEqual(await stages(), []);
+  await button("Import another file").click();
+});
+
+/** Loses all responses from a batch or the finish on, though the requests take effect, until `mend` is called. */
+const loseFrom = async (isFirst) => {
+  let isLost = false;
+  await intercept(async (route, kind) => {
+    isLost ||= isFirst(kind);
+    if (!isLost) return route.continue();
+    // The first one takes effect. Nothing after it reaches the service, neither retries nor the question.
+    if (isFirst(kind)) await route.fetch();
+    return route.abort();
+  });
+  return () => page.unroute(`${dataUrl}/v1/**`);
+};
+
+test("when no response comes, the page says which rows are unknown, how to look, and what to do", async () => {
+  await choose("lost.csv", sales());
+  await sql("drop table if exists console_sales");
+  await page.getByLabel("Name of the table").fill("console_sales");
+  const mend = await loseFrom(({ batch }) => batch === 2);
+  const heading = page.getByRole("heading", { name: "Outcome unknown" });
+  await passTime(page, async () => {
+    await start();
+    return heading;
+  });
+  await mend();
+  const doubt = page.getByRole("alert").filter({ hasText: "The outcome of rows" });
+  const [, first, last, , firstLine, lastLine] = (await doubt.innerText())
+    .replaceAll(",", "")
+    .match(/^The outcome of rows (\d+)–(\d+) is unknown\.( They) begin on lines (\d+)–(\d+) of the file\./);
+  // Each record has two lines, after the header.
+  assert.deepEqual(
+    [firstLine, lastLine].map(Number),
+    [first, last].map((row) => 2 * Number(row)),
+  );
+  await doubt.getByText("Continue sends the same rows with the same idempotency key").waitFor();
+  await page
+    .getByText(`Nothing is in the table yet. The first ${(first - 1).toLocaleString("en")} rows are stored`)
+    .waitFor();
+  assert.deepEqual(await look(page, "import-unknown"), []);
+  const stored = last - first + 1;
+  await doubt.getByText(`It returns ${stored.toLocaleString("en")} if they are stored, and 0 if not.`).waitFor();
+  const query = await copied(page, () => doubt.getByRole("button", { name: "Copy" }).click());
+  assert.deepEqual(await sql(query), [{ count: stored }]);
+  await button("Continue").click();
+  await page.getByRole("heading", { name: "Imported" }).waitFor();
+  assert.deepEqual(await sql("select count(*)::int as n, count(distinct id)::int as ids from console_sales"), [
+    { n: ROWS, ids: ROWS },
+  ]);
+  assert.deepEqual(await stages(), []);
+  await button("Import another file").click();
+});
+
+test("when the end is not confirmed, it is not said that nothing was imported", async () => {
+  await choose("end.csv", "id,title\n1,a\n2,b\n");
+  await sql("drop table console_sales");
+  await page.getByLabel("Name of the table").fill("console_sales");
+  const mend = await loseFrom(({ isFinish }) => isFinish);
+  await passTime(page, async () => {
+    await start();
+    return page.getByRole("heading", { name: "Outcome unknown" });
+  });
+  await mend();
+  const doubt = page.getByRole("alert").filter({ hasText: "Whether the import has finished is unknown." });
+  await doubt.getByText("either all 2 rows are in public.console_sales, or none").waitFor();
+  assert.equal(await page.getByText("Nothing is in the table yet").count(), 0);
+  assert.deepEqual(await look(page, "import-end-unknown", ["middle", "phone"]), []);
+  const query = await copied(page, () => doubt.getByRole("button", { name: "Copy" }).click());
+  assert.deepEqual(await sql(query), [{ finished: true }]);
+  // There is nothing to discard: the import has finished.
+  await button("Discard").click();
+  await page.getByRole("heading", { name: "Imported" }).waitFor();
+  assert.deepEqual(await sql("select count(*)::int as n from console_sales"), [{ n: 2 }]);
+  await button("Import another file").click();
+});
+
+test("a batch that was never stored is stored once by Continue", async () => {
+  await choose("never.csv", "id,title\n1,a\n2,b\n");
+  await sql("drop table console_sales");
+  await page.getByLabel("Name of the table").fill("console_sales");
+  let isLost = true;
+  await intercept((route, { batch }) => (isLost && batch ? route.abort() : route.continue()));
+  await page.route(`${dataUrl}/v1/requests/**`, (route) => (isLost ? route.abort() : route.continue()));
+  await passTime(page, async () => {
+    await start();
+    return page.getByRole("heading", { name: "Outcome unknown" });
+  });
+  await page.getByText("The outcome of rows 1–2 is unknown.").waitFor();
+  const query = await copied(page, () => page.getByRole("alert").getByRole("button", { name: "Copy" }).click());
+  assert.deepEqual(await sql(query), [{ count: 0 }]);
+  isLost = false;
+  await button("Continue").click();
+  await page.getByRole("heading", { name: "Imported" }).waitFor();
+  await page.unrouteAll();
+  assert.deepEqual(await sql("select id::int from console_sales order by id"), [{ id: 1 }, { id: 2 }]);
   await button("Import another file").click();
 });
 

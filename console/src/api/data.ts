@@ -71,8 +71,8 @@ const client = (): Client => {
 export const newKey = (): string => crypto.getRandomValues(new Uint32Array(4)).join("-");
 
 /** What became of the write with a key. */
-export const outcomeOf = (key: string, database: string): Promise<Outcome | "in_progress"> =>
-  watched((db) => db.outcome(key, { database: database || undefined }));
+export const outcomeOf = (key: string, database: string, timeoutMs: number): Promise<Outcome | "in_progress"> =>
+  watched((db) => db.outcome(key, { database: database || undefined, timeoutMs }));
 
 /** Ends the session if the service refuses it. */
 const watched = async <T>(work: (db: Client) => Promise<T>): Promise<T> => {

@@ -10,7 +10,7 @@ export const finalOutcomeOf = async (key: string, database: string): Promise<Out
   const endMs = performance.now() + ASK_LIMIT_MS;
   try {
     while (performance.now() < endMs) {
-      const outcome = await outcomeOf(key, database);
+      const outcome = await outcomeOf(key, database, ASK_LIMIT_MS);
       if (outcome !== "in_progress") return outcome;
       await new Promise((resolve) => setTimeout(resolve, ASK_AGAIN_MS));
     }

@@ -5,8 +5,9 @@ import type { Table } from "../api/data.ts";
 import { useStore } from "../api/store.ts";
 import { bytes, count, number } from "../app/figures.ts";
 import { Button } from "../app/parts.tsx";
+import { copyText } from "../results/Results.tsx";
 import { ImportForm } from "./ImportForm.tsx";
-import { type CsvImport, currentImport, type Fault, type State } from "./importing.ts";
+import { type CsvImport, currentImport, type Doubt, type Fault, type State } from "./importing.ts";
 
 interface Props {
   database: string;
@@ -58,11 +59,12 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
     if (isDone) imported();
   }, [isDone]);
   const isStopped = state.kind === "stopped" || state.kind === "failed";
+  const doubt = isStopped ? state.doubt : undefined;
   const leave = () => currentImport.set(undefined);
   return (
     <section className="import-progress" aria-label="Progress">
       <div role="status">
-        <h2>{TITLES[state.kind]}</h2>
+        <h2>{doubt && state.kind === "failed" ? "Outcome unknown" : TITLES[state.kind]}</h2>
       </div>
       <p>
         {file.name} into {target.schema}.{target.name}
@@ -73,7 +75,8 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
         {bytes(done)} of {bytes(file.size)}, {count(rows, "row")}
       </p>
       {state.kind === "failed" && <FaultText fault={state.fault} />}
-      {isStopped && (
+      {isStopped && doubt && <DoubtText run={run} doubt={doubt} wasCancelled={state.kind === "stopped"} />}
+      {isStopped && doubt?.of !== "finish" && (
         <p>
           Nothing is in the table yet.{" "}
           {rows > 0 && (
@@ -81,9 +84,10 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
               The first {count(rows, "row")} {rows === 1 ? "is" : "are"} stored in <code>{run.stage.name}</code>.{" "}
             </>
           )}
-          {state.kind === "failed" && !state.fault.canContinue
-            ? "Discard the import, correct the file or the types, and import it again."
-            : "Continue where it stopped, or discard the import."}
+          {!doubt &&
+            (state.kind === "failed" && !state.fault.canContinue
+              ? "Discard the import, correct the file or the types, and import it again."
+              : "Continue where it stopped, or discard the import.")}
         </p>
       )}
       <div className="page-head">
@@ -92,7 +96,7 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
             Cancel
           </Button>
         )}
-        {isStopped && (state.kind === "stopped" || state.fault.canContinue) && (
+        {isStopped && doubt?.of !== "drop" && (state.kind === "stopped" || state.fault.canContinue) && (
           <Button kind="main" onClick={() => void run.go()}>
             Continue
           </Button>
@@ -119,6 +123,87 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
     </section>
   );
 };
+
+interface DoubtProps {
+  run: CsvImport;
+  doubt: Doubt;
+  wasCancelled: boolean;
+}
+
+/** What is unknown, how to look, and what makes it certain. */
+const DoubtText = ({ run, doubt, wasCancelled }: DoubtProps) => {
+  const { target } = run.wanted;
+  const why = wasCancelled ? "You cancelled the import" : "The connection was lost";
+  const { rows } = run.shown.get();
+  return (
+    <div className="note import-doubt" role="alert">
+      {doubt.of === "batch" && (
+        <>
+          <p>
+            <b>The outcome of rows {range(doubt.rows)} is unknown.</b> They begin on lines {range(doubt.lines)} of the
+            file. {why} before the service confirmed them: either all of them are stored in{" "}
+            <code>{run.stage.name}</code>, or none.
+          </p>
+          <p>
+            <b>Continue</b> sends the same rows with the same idempotency key, so that each row is stored once, whether
+            they arrived before or not. The service knows the key for 24 hours.
+          </p>
+          <Look
+            sql={run.stage.lookForRows(doubt.lines)}
+            says={`It returns ${number(doubt.rows[1] - doubt.rows[0] + 1)} if they are stored, and 0 if not.`}
+          />
+        </>
+      )}
+      {doubt.of === "finish" && (
+        <>
+          <p>
+            <b>Whether the import has finished is unknown.</b> {why} before the service confirmed it: either all{" "}
+            {count(rows, "row")} are in{" "}
+            <code>
+              {target.schema}.{target.name}
+            </code>
+            , or none.
+          </p>
+          <p>
+            <b>Continue</b> sends the same transaction with the same idempotency key, so that it takes effect once. The
+            service knows the key for 24 hours.
+          </p>
+          <Look
+            sql={run.stage.lookForEnd()}
+            says="It returns true if the import has finished, unless you have discarded it."
+          />
+        </>
+      )}
+      {doubt.of === "create" && (
+        <p>
+          <b>Whether the staging table was created is unknown.</b> {why} before the service confirmed it. No row was
+          sent. <b>Continue</b> sends the same statement with the same idempotency key, so that it is created once.
+        </p>
+      )}
+      {doubt.of === "drop" && (
+        <p>
+          <b>
+            Whether <code>{run.stage.name}</code> was dropped is unknown.
+          </b>{" "}
+          {why} before the service confirmed it. Discard the import again.
+        </p>
+      )}
+    </div>
+  );
+};
+
+const range = ([first, last]: readonly [number, number]): string =>
+  first === last ? number(first) : `${number(first)}–${number(last)}`;
+
+const Look = ({ sql, says }: { sql: string; says: string }) => (
+  <>
+    <p>To look yourself, run this query. {says}</p>
+    <p className="secret">
+      <code>{sql}</code>
+      <Button onClick={() => void copyText(sql)}>Copy</Button>
+    </p>
+  </>
+);
 
 const FaultText = ({ fault: { line, column, message } }: { fault: Fault }) => {
   const place = [line && `Line ${number(line)}`, column && `column ${column}`].filter(Boolean).join(", ");

@@ -5,7 +5,7 @@
  */
 
 import { PlainSQLError } from "plainsql";
-import { newKey, rehearse, run, runTransaction, type Statement } from "../api/data.ts";
+import { newKey, type Outcome, rehearse, run, runTransaction, type Statement } from "../api/data.ts";
 import { finalOutcomeOf } from "../api/outcome.ts";
 import { textOf, wasAborted } from "../api/requests.ts";
 import { session } from "../api/session.ts";
@@ -30,11 +30,17 @@ export interface Fault {
   canContinue: boolean;
 }
 
+/** What was sent and not confirmed: it may have taken effect, or not. */
+export type Doubt =
+  | { of: "create" | "finish" | "drop" }
+  /** The first and last of its rows, counted from 1, and the lines on which these begin. */
+  | { of: "batch"; rows: readonly [number, number]; lines: readonly [number, number] };
+
 export type State =
   | { kind: "loading" }
   | { kind: "finishing" }
-  | { kind: "stopped" }
-  | { kind: "failed"; fault: Fault }
+  | { kind: "stopped"; doubt: Doubt | undefined }
+  | { kind: "failed"; fault: Fault; doubt: Doubt | undefined }
   | { kind: "undoing" }
   | { kind: "done" }
   | { kind: "undone" };
@@ -55,6 +61,8 @@ const UNDEFINED_TABLE = "42P01";
 const isOfValue = (error: unknown): error is PlainSQLError =>
   error instanceof PlainSQLError && /^(22|23)/.test(error.sqlstate ?? "");
 
+const outcomeOf = (error: unknown): Outcome | undefined => (error instanceof PlainSQLError ? error.outcome : undefined);
+
 export class CsvImport {
   readonly wanted: Wanted;
   readonly shown: Store<Shown>;
@@ -64,6 +72,7 @@ export class CsvImport {
   #pending: { batch: Batch; key: string } | undefined;
   #isCreated = false;
   #mayBeFinished = false;
+  #doubt: Doubt | undefined;
   #controller = new AbortController();
 
   constructor(wanted: Wanted) {
@@ -82,7 +91,7 @@ export class CsvImport {
     this.#controller = new AbortController();
     this.#set({ state: { kind: "loading" } });
     try {
-      if (!this.#isCreated) await this.#run(this.stage.create(), this.#keys.create);
+      if (!this.#isCreated) await this.#run({ of: "create" }, this.stage.create(), this.#keys.create);
       this.#isCreated = true;
       await this.#load();
       this.#set({ state: { kind: "finishing" } });
@@ -105,10 +114,19 @@ export class CsvImport {
       await run(this.stage.drop(), this.#options());
       this.#set({ state: { kind: "undone" } });
     } catch (error) {
-      const isMissing = error instanceof PlainSQLError && error.sqlstate === UNDEFINED_TABLE;
-      if (isMissing) this.#set({ state: { kind: this.#mayBeFinished ? "done" : "undone" } });
-      else this.#set({ state: { kind: "failed", fault: { message: textOf(error), canContinue: true } } });
+      this.#set({ state: await this.#stateAfterDrop(error) });
     }
+  }
+
+  async #stateAfterDrop(error: unknown): Promise<State> {
+    if (error instanceof PlainSQLError && error.sqlstate === UNDEFINED_TABLE) {
+      if (!this.#mayBeFinished) return { kind: "undone" };
+      // The end of the import has removed it, or an earlier drop whose response was lost.
+      const outcome = await finalOutcomeOf(this.#keys.finish, this.wanted.database);
+      if (outcome !== "unknown") return { kind: outcome === "committed" ? "done" : "undone" };
+      this.#doubt = { of: "finish" };
+    } else if (outcomeOf(error) === "unknown") this.#doubt = { of: "drop" };
+    return { kind: "failed", fault: { message: textOf(error), canContinue: true }, doubt: this.#doubt };
   }
 
   async #load(): Promise<void> {
@@ -120,7 +138,7 @@ export class CsvImport {
         this.#pending = { batch, key: newKey() };
       }
       const { batch, key } = this.#pending;
-      if (batch.rows.length) await this.#run(this.stage.insert(batch.rows), key);
+      if (batch.rows.length) await this.#run(this.#doubtOf(batch), this.stage.insert(batch.rows), key);
       this.#pending = undefined;
       this.#set({ bytes: batch.bytes, rows: this.shown.get().rows + batch.rows.length });
     }
@@ -130,14 +148,16 @@ export class CsvImport {
     this.#controller.signal.throwIfAborted();
     this.#mayBeFinished = true;
     const options = { ...this.#options(), signal: this.#controller.signal, idempotencyKey: this.#keys.finish };
-    await runTransaction(this.stage.finish(this.shown.get().rows), options);
+    await this.#confirmed({ of: "finish" }, () => runTransaction(this.stage.finish(this.shown.get().rows), options));
   }
 
   async #stateAfter(error: unknown): Promise<State> {
-    if (!wasAborted(error)) return { kind: "failed", fault: await this.#faultOf(error) };
-    if (!this.#mayBeFinished) return { kind: "stopped" };
+    if (!wasAborted(error)) return { kind: "failed", fault: await this.#faultOf(error), doubt: this.#doubt };
+    if (this.#doubt?.of !== "finish") return { kind: "stopped", doubt: this.#doubt };
     const outcome = await finalOutcomeOf(this.#keys.finish, this.wanted.database);
-    return { kind: outcome === "committed" ? "done" : "stopped" };
+    if (outcome === "committed") return { kind: "done" };
+    if (outcome !== "unknown") this.#doubt = undefined;
+    return { kind: "stopped", doubt: this.#doubt };
   }
 
   async #faultOf(error: unknown): Promise<Fault> {
@@ -204,8 +224,34 @@ export class CsvImport {
     }
   }
 
-  async #run(statement: Statement, idempotencyKey: string): Promise<void> {
-    await run(statement, { ...this.#options(), signal: this.#controller.signal, idempotencyKey });
+  async #run(doubt: Doubt, statement: Statement, idempotencyKey: string): Promise<void> {
+    const options = { ...this.#options(), signal: this.#controller.signal, idempotencyKey };
+    await this.#confirmed(doubt, () => run(statement, options));
+  }
+
+  /** Sends what takes effect once. It is in doubt until the service says what became of it. */
+  async #confirmed(doubt: Doubt, send: () => Promise<unknown>): Promise<void> {
+    const wasInDoubt = this.#doubt !== undefined;
+    this.#doubt = doubt;
+    try {
+      await send();
+    } catch (error) {
+      const outcome = outcomeOf(error);
+      // The client has asked by the key: it took effect, and only the response was lost.
+      if (outcome !== "committed") {
+        const isDoubtful = wasAborted(error) || outcome === "unknown";
+        // An attempt that did not run says nothing about the one before it. One that was rolled back had no other before it.
+        if (!isDoubtful && (!wasInDoubt || outcome === "rolled_back")) this.#doubt = undefined;
+        throw error;
+      }
+    }
+    this.#doubt = undefined;
+  }
+
+  #doubtOf({ rows }: Batch): Doubt {
+    const before = this.shown.get().rows;
+    const [first, last] = [rows[0], rows.at(-1)] as [ImportRow, ImportRow];
+    return { of: "batch", rows: [before + 1, before + rows.length], lines: [first.line, last.line] };
   }
 
   #options() {

@@ -62,6 +62,12 @@ it("makes the staging table the new table", () => {
   ]);
 });
 
+it("says how one looks whether rows are stored, and whether the import has finished", () => {
+  const stage = new Stage({ ...target, schema: "It's" }, "s");
+  expect(stage.lookForRows([2, 9])).toBe(`select count(*) from "It's".s where plainsql_line between 2 and 9`);
+  expect(stage.lookForEnd()).toBe(`select to_regclass('"It''s".s') is null as finished`);
+});
+
 it("knows which types have an empty text", () => {
   expect(["text", "citext", "varchar(3)", '"char"', "text[]", "jsonb", "textual"].map(isText)).toEqual([
     true,

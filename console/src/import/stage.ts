@@ -5,7 +5,7 @@
  */
 
 import type { Statement, TransactionStatement } from "../api/data.ts";
-import { quoteName } from "../results/formats.ts";
+import { literal, quoteName } from "../results/formats.ts";
 import { qualified } from "../schema/statements.ts";
 
 export interface ImportColumn {
@@ -128,6 +128,16 @@ export class Stage {
 
   drop(): Statement {
     return { sql: `drop table ${this.#table}`, params: [] };
+  }
+
+  /** What someone can run to learn whether the rows of a batch are stored: it counts them. */
+  lookForRows([first, last]: readonly [number, number]): string {
+    return `select count(*) from ${this.#table} where ${LINE} between ${first} and ${last}`;
+  }
+
+  /** What someone can run to learn whether the import has finished: then there is no staging table. */
+  lookForEnd(): string {
+    return `select to_regclass(${literal(this.#table, "text")}) is null as finished`;
   }
 
   /** The line of the row with a number, counted from 1. */

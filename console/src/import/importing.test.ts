@@ -1,0 +1,95 @@
+import { type ErrorFields, PlainSQLError } from "plainsql";
+import { beforeEach, expect, it, vi } from "vitest";
+
+const sent = vi.hoisted(() => ({ run: vi.fn(), runTransaction: vi.fn(), rehearse: vi.fn(), outcomeOf: vi.fn() }));
+vi.mock("../api/data.ts", () => ({ ...sent, newKey: () => String(Math.random()) }));
+vi.stubGlobal("addEventListener", () => undefined);
+vi.stubGlobal("sessionStorage", { getItem: () => null });
+
+const { CsvImport } = await import("./importing.ts");
+
+const TEXT = `id\n${Array.from({ length: 7_000 }, (_, i) => `${i}\n`).join("")}`;
+const newImport = () => {
+  const columns = [{ index: 0, name: "id", type: "bigint" }];
+  return new CsvImport({
+    file: new File([TEXT], "a.csv"),
+    database: "",
+    reading: { delimiter: ",", hasHeader: true, width: 1, columns, isEmptyText: false },
+    target: { schema: "public", name: "t", isNew: false, columns, key: null },
+  });
+};
+
+const failure = (code: string, outcome?: ErrorFields["outcome"], sqlstate?: string) =>
+  new PlainSQLError({ code, message: code, outcome, sqlstate });
+const LOST = failure("network_error", "unknown");
+const stateOf = (made: InstanceType<typeof CsvImport>) => made.shown.get().state;
+const keys = () => sent.run.mock.calls.map(([, { idempotencyKey }]) => idempotencyKey);
+
+beforeEach(() => {
+  for (const each of Object.values(sent)) each.mockReset();
+});
+
+it("knows which rows are in doubt, and keeps the doubt while attempts don't run", async () => {
+  const made = newImport();
+  sent.run.mockResolvedValueOnce({}).mockResolvedValueOnce({}).mockRejectedValueOnce(LOST);
+  await made.go();
+  const doubt = { of: "batch", rows: [5001, 7000], lines: [5002, 7001] };
+  expect(stateOf(made)).toMatchObject({ kind: "failed", doubt });
+  expect(made.shown.get().rows).toBe(5000);
+  sent.run.mockRejectedValueOnce(failure("rate_limited", "not_executed"));
+  await made.go();
+  expect(stateOf(made)).toMatchObject({ kind: "failed", doubt });
+  sent.run.mockResolvedValueOnce({});
+  await made.go();
+  expect(stateOf(made)).toEqual({ kind: "done" });
+  const [, , ...third] = keys();
+  expect(new Set(third).size).toBe(1);
+});
+
+it("is in no doubt if the attempt was rolled back, or was the first and did not run", async () => {
+  for (const error of [failure("disk_full", "rolled_back"), failure("rate_limited", "not_executed")]) {
+    const made = newImport();
+    sent.run.mockReset().mockResolvedValueOnce({}).mockRejectedValueOnce(error);
+    await made.go();
+    expect(stateOf(made)).toMatchObject({ kind: "failed", doubt: undefined });
+  }
+});
+
+it("goes on if only the response was lost", async () => {
+  const made = newImport();
+  sent.run.mockRejectedValueOnce(failure("network_error", "committed")).mockResolvedValue({});
+  sent.runTransaction.mockRejectedValueOnce(failure("network_error", "committed"));
+  await made.go();
+  expect(stateOf(made)).toEqual({ kind: "done" });
+  expect(made.shown.get().rows).toBe(7000);
+});
+
+it("asks whether it had finished if there is nothing to discard", async () => {
+  for (const [outcome, kind] of [
+    ["committed", "done"],
+    ["not_executed", "undone"],
+  ] as const) {
+    const made = newImport();
+    sent.run.mockReset().mockResolvedValue({});
+    sent.runTransaction.mockRejectedValueOnce(LOST);
+    await made.go();
+    expect(stateOf(made)).toMatchObject({ kind: "failed", doubt: { of: "finish" } });
+    sent.run.mockRejectedValueOnce(failure("undefined_table", "rolled_back", "42P01"));
+    sent.outcomeOf.mockResolvedValueOnce(outcome);
+    await made.undo();
+    expect(stateOf(made)).toEqual({ kind });
+  }
+});
+
+it("does not know whether the staging table is gone if the response to that was lost", async () => {
+  const made = newImport();
+  sent.run.mockRejectedValueOnce(LOST);
+  await made.go();
+  expect(stateOf(made)).toMatchObject({ doubt: { of: "create" } });
+  sent.run.mockRejectedValueOnce(LOST);
+  await made.undo();
+  expect(stateOf(made)).toMatchObject({ kind: "failed", doubt: { of: "drop" } });
+  sent.run.mockRejectedValueOnce(failure("undefined_table", "rolled_back", "42P01"));
+  await made.undo();
+  expect(stateOf(made)).toEqual({ kind: "undone" });
+});
