@@ -58,7 +58,8 @@ test("one who signs out and forgets leaves nothing of their work in the browser"
   await run(second, "select 'zq_late', pg_sleep(60)");
   await second.getByText("Running…").waitFor();
   const third = await context.newPage();
-  await third.goto(`${controlUrl}/console#/tables/public.zq_table`);
+  // With a slash, the address leads to the same page.
+  await third.goto(`${controlUrl}/console/#/tables/public.zq_table`);
   await signIn(third);
   await third.getByRole("complementary", { name: "Tables" }).waitFor();
   const pages = [page, second, third];

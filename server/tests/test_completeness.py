@@ -50,6 +50,7 @@ OPEN_ROUTES = frozenset(
         "/docs/page.css",
         "/guides/{name}",
         "/console",
+        "/console/",
         "/console/{name}",
     )
 )

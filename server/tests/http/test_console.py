@@ -8,6 +8,8 @@ import pytest
 
 from plainsql_server.core.errors import AccessError
 from plainsql_server.http.app.health import Urls
+from plainsql_server.http.app.openapi import openapi_document
+from plainsql_server.http.app.routes import RouteTable
 from plainsql_server.http.control.console import ConsoleRoutes
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response
@@ -60,6 +62,24 @@ def test_without_an_address_of_the_data_plane_the_page_connects_to_its_own_plane
     (tmp_path / "index.html.gz").write_bytes(gzip.compress(b"built"))
     page = get(ConsoleRoutes(Urls("", "https://control.example", None), tmp_path))
     assert " connect-src 'self'; " in (header(page, "content-security-policy") or "")
+
+
+def test_the_page_is_the_same_with_a_slash_at_the_end(console: ConsoleRoutes) -> None:
+    routes = RouteTable(console.routes())
+
+    def page(path: str) -> Response:
+        request = Request("GET", path, b"", {})
+
+        async def answer() -> Response:
+            return await routes.find(request).answer_anyone(request)
+
+        return asyncio.run(answer())
+
+    one, other = page("/console"), page("/console/")
+    assert (other.status, other.body, other.headers) == (200, one.body, one.headers)
+    paths = openapi_document("control", "", routes.routes)["paths"]
+    ids = [operation["operationId"] for each in paths.values() for operation in each.values()]
+    assert ids == ["get_console", "get_console_slash", "get_console_name"]
 
 
 def test_a_file_that_an_upgrade_replaces_is_served_as_its_page_knows_it(console: ConsoleRoutes, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def _without_defaults(schema: Json) -> None:
 
 def _operation(route: Route, shapes: _Shapes) -> Json:
     operation: Json = {
-        "operationId": f"{route.method.lower()}_{re.sub(r'[^a-z0-9]+', '_', route.path.lower()).strip('_')}".strip("_"),
+        "operationId": _operation_id(route),
         "summary": route.purpose,
         "description": _who_may_call(route),
         "tags": [_tag(route)],
@@ -155,6 +155,13 @@ def _operation(route: Route, shapes: _Shapes) -> Json:
     if route.contract.body is not None:
         operation["requestBody"] = _request_body(route.contract, shapes)
     return operation
+
+
+def _operation_id(route: Route) -> str:
+    """The words of the method and the path. It is unique: a path that ends with a slash is not the one without."""
+    words = re.sub(r"[^a-z0-9]+", "_", route.path.lower()).strip("_")
+    slash = "slash" if words and route.path.endswith("/") else ""
+    return "_".join(filter(None, (route.method.lower(), words, slash)))
 
 
 def _who_may_call(route: Route) -> str:

@@ -1,4 +1,4 @@
-"""GET /console and GET /console/{name}: the web console, a page that uses the routes of both planes.
+"""GET /console, GET /console/ and GET /console/{name}: the web console, a page that uses the routes of both planes.
 
 `make console` builds its files into `console_files/`, from the sources in `console/`. Without them, the page says how
 to build it. Names of files contain a hash of their content, so browsers may keep them; the page itself is asked for
@@ -83,6 +83,7 @@ class ConsoleRoutes:
         )
         return [
             open_route("GET", "/console", "Web console", self.get_page, contract=page),
+            open_route("GET", "/console/", "Web console, with a slash", self.get_page, contract=page),
             open_route("GET", "/console/{name}", "Files of the web console", self.get_file, contract=file),
         ]
 
