@@ -66,6 +66,10 @@ test("a file becomes a new table once, though responses are lost", async () => {
   assert.equal(await page.getByLabel("Name of the table").inputValue(), "console_sales");
   await page.getByLabel("Primary key").selectOption("id");
   assert.deepEqual(await look(page, "import-form"), []);
+  await page.setViewportSize({ width: 1024, height: 768 });
+  const isCut = ({ scrollWidth, clientWidth }) => scrollWidth > clientWidth;
+  assert.equal(await page.getByRole("region", { name: "Columns" }).evaluate(isCut), false);
+  await page.setViewportSize({ width: 1440, height: 900 });
   let lost = 0;
   let resume = () => undefined;
   const held = new Promise((resolve) => {

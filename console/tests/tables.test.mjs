@@ -103,3 +103,22 @@ test("the structure is shown, and a foreign key leads to its table", async () =>
   await page.getByRole("gridcell", { name: "bread" }).waitFor();
   assert.deepEqual(page.complaints, []);
 });
+
+test("an address with an unknown table says so, and opens no other", async () => {
+  await page.evaluate(() => {
+    location.hash = "#/tables/public.console_nothing";
+  });
+  await page.getByText("There is no table public.console_nothing in the database main").waitFor();
+  assert.equal(await page.getByRole("grid").count(), 0);
+  assert.equal(await page.getByRole("complementary", { name: "Tables" }).locator("[aria-current=true]").count(), 0);
+  assert.deepEqual(await look(page, "no-table"), []);
+  await sql("create table console_nothing (id int primary key)");
+  await page.getByRole("button", { name: "Look again" }).click();
+  await page.getByRole("heading", { name: "console_nothing" }).waitFor();
+  await sql("drop table console_nothing");
+  await page.reload();
+  await page.getByText("There is no table public.console_nothing").waitFor();
+  await page.getByRole("link", { name: "Tables" }).click();
+  await page.getByRole("tab", { name: "Rows" }).waitFor();
+  assert.deepEqual(page.complaints, []);
+});

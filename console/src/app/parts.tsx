@@ -250,15 +250,15 @@ export const useWork = (): { isBusy: boolean; error: unknown; work: (act: () => 
 export const useLoaded = <T,>(
   load: () => Promise<T>,
   key: string,
-): { value: T | undefined; error: unknown; again: () => void } => {
-  const [state, setState] = useState<{ key: string; value?: T; error?: unknown }>({ key });
+): { value: T | undefined; error: unknown; isLoading: boolean; again: () => void } => {
+  const [state, setState] = useState<{ key: string; tries: number; value?: T; error?: unknown }>({ key, tries: -1 });
   const [tries, setTries] = useState(0);
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key says when to load, and `load` is another one each time
   useEffect(() => {
     let isCurrent = true;
     load().then(
-      (value) => isCurrent && setState({ key, value }),
-      (error) => isCurrent && setState((before) => ({ ...(before.key === key && before), key, error })),
+      (value) => isCurrent && setState({ key, tries, value }),
+      (error) => isCurrent && setState((before) => ({ ...(before.key === key && before), key, tries, error })),
     );
     return () => {
       isCurrent = false;
@@ -268,6 +268,7 @@ export const useLoaded = <T,>(
   return {
     value: isHere ? state.value : undefined,
     error: isHere ? state.error : undefined,
+    isLoading: !isHere || state.tries !== tries,
     again: () => setTries(tries + 1),
   };
 };

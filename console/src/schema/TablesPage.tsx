@@ -28,11 +28,13 @@ const ImportPage = lazy(async () => ({ default: (await import("../import/ImportP
 export const TablesPage = () => {
   const name = useStore(database);
   const { rest } = useStore(place);
-  const { value, error, again } = useLoaded(() => listTables(name, "full"), name);
+  const { value, error, isLoading, again } = useLoaded(() => listTables(name, "full"), name);
   const [text, setText] = useState("");
   const [part, setPart] = useState<"Rows" | "Structure">("Rows");
   const shown = (value ?? []).filter((table) => labelOf(table).toLowerCase().includes(text.toLowerCase()));
-  const chosen = value?.find((table) => idOf(table) === rest) ?? (OTHERS.includes(rest) ? undefined : value?.[0]);
+  // The first one if the address has none. Another one than it names would be taken for that.
+  const chosen = rest ? value?.find((table) => idOf(table) === rest) : value?.[0];
+  const isMissing = Boolean(value && rest && !chosen) && !OTHERS.includes(rest);
   const schemas = [...new Set(["public", ...(value ?? []).map(({ schema }) => schema)])];
   const leave = () => go("tables", "");
   const open = (schema: string, table: string) => go("tables", idOf({ schema, name: table }));
@@ -87,7 +89,19 @@ export const TablesPage = () => {
             <ImportPage database={name} tables={value} schemas={schemas} imported={changed} open={open} />
           </Suspense>
         )}
-        {value && !chosen && !OTHERS.includes(rest) && <p className="state">There is no table in this database yet.</p>}
+        {value && !rest && !chosen && <p className="state">There is no table in this database yet.</p>}
+        {isMissing && isLoading && <p className="state">Loading…</p>}
+        {isMissing && !isLoading && (
+          <div className="state page-part" role="status">
+            <p>
+              There is no table <code>{rest}</code> in {name ? `the database ${name}` : "the default database"}, or your
+              key may not read it. Choose one from the list, or another database.
+            </p>
+            <p>
+              <Button onClick={again}>Look again</Button>
+            </p>
+          </div>
+        )}
         {chosen && (
           <>
             <div className="bar table-head">
