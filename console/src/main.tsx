@@ -1,12 +1,13 @@
 import { createRoot } from "react-dom/client";
 import { forgetClient } from "./api/data.ts";
+import { link } from "./api/link.ts";
 import { session } from "./api/session.ts";
 import { useStore } from "./api/store.ts";
 import { Boundary } from "./app/Boundary.tsx";
 import { forgetCatalogs } from "./app/catalog.ts";
 import { database, databases } from "./app/databases.ts";
 import { Shell } from "./app/Shell.tsx";
-import { SignIn } from "./app/SignIn.tsx";
+import { LinkSignIn, SignIn } from "./app/SignIn.tsx";
 import "./app/theme.ts";
 import { Toasts } from "./app/toast.tsx";
 import { forgetAllRuns } from "./editor/running.ts";
@@ -24,9 +25,10 @@ session.follow(() => {
 
 const Console = () => {
   const here = useStore(session);
+  const hasLink = useStore(link) !== undefined;
   return (
     <Boundary what="The console">
-      {here ? <Shell key={here.id} /> : <SignIn />}
+      {hasLink ? <LinkSignIn /> : here ? <Shell key={here.id} /> : <SignIn />}
       <Toasts />
     </Boundary>
   );

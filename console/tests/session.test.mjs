@@ -1,7 +1,7 @@
 // How a session begins and ends, and what is left in the browser then.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { control, controlUrl, look, more, openBrowser, run, signedIn, signIn, typeSql } from "./browser.mjs";
+import { control, controlUrl, look, more, openBrowser, openPage, run, signedIn, signIn, typeSql } from "./browser.mjs";
 
 let browser;
 before(async () => {
@@ -127,5 +127,109 @@ test("one who has only signed out can still forget", async () => {
   assert.deepEqual([local, session], [{}, {}]);
   assert.equal(await page.getByRole("button", { name: "Forget what is kept in this browser…" }).count(), 0);
   assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+/** A link as `plainsql-server dev` makes it. */
+const newLink = async () => {
+  const { session } = await control("POST", "/v1/session", { expires_in_seconds: 600 });
+  return { token: session.token, address: `${controlUrl}/console#/sign-in?token=${session.token}` };
+};
+
+const ownKeys = async () =>
+  (await control("GET", "/v1/keys?limit=1000")).keys.filter(({ name }) => name === "web console, by a link");
+
+test("a link signs one in once, and nothing of it is left after signing out", async () => {
+  const { token, address } = await newLink();
+  const context = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1440, height: 900 } });
+  const page = await context.newPage();
+  const sent = [];
+  page.on("request", (request) => sent.push(`${request.method()} ${new URL(request.url()).pathname}`));
+  const urls = [];
+  page.on("request", (request) => urls.push(request.url().replace(/#.*/, "")));
+  await page.goto(address);
+  await page.getByRole("navigation", { name: "Pages" }).waitFor();
+  assert.equal(page.url().includes("svc_"), false);
+  await run(page, "select 'by a link'");
+  await page.getByRole("gridcell", { name: "by a link" }).waitFor();
+  // Only routes that anyone may use, and neither a secret nor the link's token in what is stored.
+  const ofControl = new Set(sent.filter((each) => / \/v1\/(session|keys|org)/.test(each)));
+  assert.deepEqual(
+    [...ofControl],
+    ["GET /v1/organizations/current", "POST /v1/keys", "DELETE /v1/session", "POST /v1/session"],
+  );
+  const { local, session } = await kept(page);
+  const stored = JSON.stringify([local, session]);
+  assert.equal(stored.includes(token) || stored.includes("svc_k_"), false);
+  assert.equal(await isTaken(token), false);
+  const own = JSON.parse(session["plainsql.session"]);
+  const [made] = (await ownKeys()).filter(({ id }) => id === own.ownKey);
+  const left = Date.parse(made.expires_at) - Date.now();
+  assert.ok(left > 23 * 3_600_000 && left <= 24 * 3_600_000);
+
+  // The link again, by someone else.
+  const second = await browser.newContext({ ignoreHTTPSErrors: true, viewport: { width: 1440, height: 900 } });
+  const again = await second.newPage();
+  await again.goto(address);
+  await again.getByText("This link no longer signs you in: it works once").waitFor();
+  assert.equal(again.url().includes("svc_"), false);
+  assert.deepEqual(await look(again, "link-used"), []);
+  await signIn(again);
+  await second.close();
+  // And here: the session stays.
+  await page.goto(address);
+  await page.getByText("This link no longer signs you in: it works once").waitFor();
+  await page.getByRole("navigation", { name: "Pages" }).waitFor();
+  assert.equal(await tokenOf(page), own.token);
+
+  await page.locator(".countdown").click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+  await page.getByLabel("API key").waitFor();
+  await until(async () => !(await isTaken(own.token)));
+  assert.equal((await ownKeys()).find(({ id }) => id === own.ownKey).state, "revoked");
+  assert.doesNotMatch(JSON.stringify(await kept(page)), /svc_/);
+  assert.deepEqual(
+    urls.filter((url) => url.includes("svc_")),
+    [],
+  );
+  // The way back in the tab's history leads to no address with a token either.
+  for (let i = 0; i < 4; i += 1) {
+    await page.goBack();
+    assert.equal(page.url().includes("svc_"), false);
+  }
+  await context.close();
+});
+
+test("a link that is opened in a tab with a session replaces it, and one that was cut says so", async () => {
+  const page = await signedIn(browser);
+  const before = await tokenOf(page);
+  const { address } = await newLink();
+  await page.goto(address.slice(0, -1));
+  await page.getByText("A part of this link is missing.").waitFor();
+  assert.equal(await tokenOf(page), before);
+  assert.equal(page.url().includes("svc_"), false);
+  await page.goto(address);
+  await page.waitForFunction((old) => {
+    const found = JSON.parse(sessionStorage.getItem("plainsql.session") ?? "null");
+    return found && found.token !== old;
+  }, before);
+  await page.getByRole("navigation", { name: "Pages" }).waitFor();
+  await until(async () => !(await isTaken(before)));
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
+test("a link that fails half way makes nobody a session and leaves no key", async () => {
+  const { token, address } = await newLink();
+  const keys = (await ownKeys()).filter(({ state }) => state === "active").length;
+  const page = await openPage(browser);
+  await page.route(`${controlUrl}/v1/session`, (route) =>
+    route.request().method() === "POST" ? route.abort() : route.continue(),
+  );
+  await page.goto(address);
+  await page.getByText("No response from").waitFor();
+  await page.getByLabel("API key").waitFor();
+  assert.equal(await isTaken(token), false);
+  assert.equal((await ownKeys()).filter(({ state }) => state === "active").length, keys);
   await page.context().close();
 });

@@ -1,5 +1,6 @@
 /** Calls of the control plane. Their types are made from its OpenAPI document. */
 
+import { PlainSQLError } from "plainsql";
 import type { components } from "./generated/control.ts";
 import { request, type Wanted } from "./requests.ts";
 import { current, type Ended, end, keep, type Session, session } from "./session.ts";
@@ -16,12 +17,48 @@ const call = <T>(path: string, wanted?: Wanted): Promise<T> => request<T>(curren
 
 /** Exchanges a key for a session of 24 hours, which it keeps. Takes the token of a session as well. */
 export const signIn = async (secret: string): Promise<void> => {
+  const token = secret.startsWith("svc_s_") ? secret : await newToken(location.origin, secret);
+  keep(await sessionOf(token, null));
+};
+
+const LINK_USED =
+  "This link no longer signs you in: it works once, and for 10 minutes. Sign in with the API key, or start" +
+  " plainsql-server dev again, which shows another link.";
+const OWN_KEY = "web console, by a link";
+const OWN_KEY_MS = 24 * 3_600_000;
+
+/**
+ * Exchanges the token of a link for a session. A session can't make another one, and ends with its key. So a key of 24
+ * hours is made, of which nobody keeps the secret, and which is revoked when one signs out.
+ */
+export const signInByLink = async (link: string): Promise<void> => {
   const control = location.origin;
-  const token = secret.startsWith("svc_s_") ? secret : await newToken(control, secret);
+  const byLink = <T>(path: string, wanted: Wanted = {}): Promise<T> =>
+    request<T>(control + path, { ...wanted, token: link }).catch((error) => {
+      throw error instanceof PlainSQLError && error.status === 401 ? new Error(LINK_USED) : error;
+    });
+  const { credential } = await byLink<Models["CallerAnswer"]>("/v1/organizations/current");
+  const expiresAt = new Date(Date.now() + OWN_KEY_MS).toISOString();
+  const body = { name: OWN_KEY, scopes: credential.scopes, expires_at: expiresAt };
+  const { key } = await byLink<Models["NewKeyAnswer"]>("/v1/keys", { method: "POST", body });
+  try {
+    // First, so that nobody is signed in by a link that still works.
+    await byLink("/v1/session", { method: "DELETE" });
+    const next = await sessionOf(await newToken(control, key.secret), key.id);
+    if (session.get()) await signOut();
+    keep(next);
+  } catch (error) {
+    await request(`${control}/v1/keys/${key.id}`, { method: "DELETE", token: key.secret }).catch(() => undefined);
+    throw error;
+  }
+};
+
+const sessionOf = async (token: string, ownKey: string | null): Promise<Session> => {
+  const control = location.origin;
   const banner = await request<Models["BannerAnswer"]>(`${control}/`, { token });
   const caller = await request<Models["CallerAnswer"]>(`${control}/v1/organizations/current`, { token });
   const { id, expires_at: expiresAt, scopes, database } = caller.credential;
-  keep({
+  return {
     token,
     id,
     expiresAt: expiresAt ?? "",
@@ -32,7 +69,8 @@ export const signIn = async (secret: string): Promise<void> => {
     // The page's own address, which may be another name of the same host.
     controlUrl: control,
     version: banner.version,
-  });
+    ownKey,
+  };
 };
 
 const newToken = async (control: string, key: string): Promise<string> => {
@@ -42,9 +80,11 @@ const newToken = async (control: string, key: string): Promise<string> => {
 
 /** Ends the session here and at the service. It is forgotten even if the service can't be reached. */
 export const signOut = async (why: Ended = "signed out"): Promise<void> => {
-  const { token, controlUrl } = current();
+  const { token, controlUrl, ownKey } = current();
   end(why);
-  await request(`${controlUrl}/v1/session`, { method: "DELETE", token }).catch(() => undefined);
+  // The session ends with its key.
+  const path = ownKey === null ? "/v1/session" : at("/v1/keys", ownKey);
+  await request(controlUrl + path, { method: "DELETE", token }).catch(() => undefined);
 };
 
 /** Extends the session. Whether it now ends later. */

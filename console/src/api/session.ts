@@ -16,6 +16,8 @@ export interface Session {
   dataUrl: string;
   controlUrl: string;
   version: string;
+  /** The key that was made for this session alone, if one signed in by a link. It ends with the session. */
+  ownKey: string | null;
 }
 
 /** Why the last session ended, for the page where one signs in. */

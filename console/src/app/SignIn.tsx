@@ -1,12 +1,15 @@
 /** The page where one signs in, which is also where one comes to when the session has ended. */
 
-import { type FormEvent, useState } from "react";
-import { signIn } from "../api/control.ts";
-import { type Ended, ended } from "../api/session.ts";
-import { useStore } from "../api/store.ts";
+import { type FormEvent, useEffect, useState } from "react";
+import { signIn, signInByLink } from "../api/control.ts";
+import { link, mayUseLinks } from "../api/link.ts";
+import { textOf } from "../api/requests.ts";
+import { type Ended, ended, session } from "../api/session.ts";
+import { store, useStore } from "../api/store.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
 import { storedIn } from "./forget.ts";
 import { Button, Field, Problem, useWork } from "./parts.tsx";
+import { toast } from "./toast.tsx";
 
 const WHY: Record<Ended, string> = {
   "": "",
@@ -16,15 +19,50 @@ const WHY: Record<Ended, string> = {
   expired: "The session has expired. Your drafts are kept.",
 };
 
+/** Why the last link did not sign one in. */
+const linkFault = store("");
+
+const LINK_CUT = "A part of this link is missing. Copy the whole line that plainsql-server dev has printed.";
+
+const LINK_ELSEWHERE = "A link signs you in to a service on your own computer only. Sign in with an API key.";
+
+const enter = async (token: string): Promise<void> => {
+  try {
+    if (!mayUseLinks(location.hostname)) throw new Error(LINK_ELSEWHERE);
+    if (!token) throw new Error(LINK_CUT);
+    await signInByLink(token);
+    linkFault.set("");
+  } catch (error) {
+    // A session that was there before stays.
+    if (session.get()) toast(textOf(error), "danger");
+    else linkFault.set(textOf(error));
+  } finally {
+    if (link.get() === token) link.set(undefined);
+  }
+};
+
+/** Signs in by the link that was opened. */
+export const LinkSignIn = () => {
+  const token = useStore(link) ?? "";
+  useEffect(() => void enter(token), [token]);
+  return (
+    <main className="sign-in">
+      <p role="status">Signing in…</p>
+    </main>
+  );
+};
+
 export const SignIn = () => {
   const [key, setKey] = useState("");
   const [isForgetOpen, setForgetOpen] = useState(false);
   const { isBusy, error, work } = useWork();
   const why = WHY[useStore(ended)];
+  const fault = useStore(linkFault);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     work(async () => {
       await signIn(key.trim());
+      linkFault.set("");
       setKey("");
     });
   };
@@ -34,7 +72,8 @@ export const SignIn = () => {
         <h1>
           <span className="mark" aria-hidden="true" /> PlainSQL
         </h1>
-        {why && (
+        {fault && <Problem error={new Error(fault)} />}
+        {why && !fault && (
           <p className="note" role="status">
             {why}
           </p>
@@ -44,7 +83,7 @@ export const SignIn = () => {
           hint={
             <>
               It is exchanged for a session of 24 hours and not stored. <code>plainsql-server dev</code> shows where its
-              key is.
+              key is, and a link that signs you in without it.
             </>
           }
         >

@@ -87,10 +87,12 @@ class Starter:
         *,
         in_new_process: bool = False,
         environment: dict[str, str] | None = None,
+        output_mode: int = 0o600,
         **options: Any,
     ) -> Dev:
+        """In an output that others may read, there is no link that signs one in to the console."""
         start = _start_new if in_new_process else forks.start
-        return self._started(directory, partial(start, folder=Path("/")), environment, options)
+        return self._started(directory, partial(start, folder=Path("/")), environment, options, output_mode)
 
     def as_user(self, directory: Path, user: int, python: str, environment: dict[str, str]) -> Dev:
         """Starts it as another user, who may need another Python."""
@@ -103,8 +105,10 @@ class Starter:
         start: Callable[[list[str], dict[str, str], IO[bytes]], forks.Process],
         environment: dict[str, str] | None,
         options: dict[str, Any],
+        output_mode: int = 0o600,
     ) -> Dev:
         output_file = self._outputs / f"{len(self._runs)}.txt"
+        output_file.touch(output_mode)
         with output_file.open("wb") as output:
             arguments = ["dev", "--dir", str(directory), *_flags(options)]
             process = start(arguments, {**os.environ, **(environment or {})}, output)

@@ -5,13 +5,12 @@ If nginx is not installed, `dev` runs without this part.
 
 import os
 import shutil
-import ssl
 from pathlib import Path
 from signal import Signals as Signal
 
 from plainsql_server.dev.folder import write_public
+from plainsql_server.dev.local_http import HOST, answers
 from plainsql_server.dev.parts import Part
-from plainsql_server.dev.probe import HOST, answers
 from plainsql_server.dev.processes import Launcher
 from plainsql_server.dev.service import Addresses
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
@@ -66,8 +65,7 @@ class AliasPart(Part):
         self._program = program
         self._folder = folder
         self._addresses = addresses
-        files = addresses.certificates
-        self._ssl_context = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
+        self._ssl_context = addresses.ssl_context
 
     def start(self) -> None:
         files = self._addresses.certificates

@@ -17,6 +17,7 @@ from plainsql_server.dev.certificates import ensure_certificates
 from plainsql_server.dev.cluster import PORT, SUPERUSER, Cluster, place_cluster, remove_socket_directory
 from plainsql_server.dev.folder import Folder, RunState, open_folder, read_state, write_json, write_secret
 from plainsql_server.dev.kept_ports import settle_ports
+from plainsql_server.dev.local_http import LINK_LIFE_S, new_session
 from plainsql_server.dev.options import DevError, DevOptions
 from plainsql_server.dev.parts import Part, refuse_the_dead, start_all, stop_all
 from plainsql_server.dev.ports import free_ports
@@ -211,11 +212,22 @@ def _description(run: _Run) -> dict[str, object]:
     }
 
 
-def _console_line(control_url: str) -> str:
+def _console_lines(run: _Run, screen: Screen) -> list[tuple[str, str]]:
     from plainsql_server.http.control.console import is_built  # noqa: PLC0415  # loaded by now
 
-    how = "sign in with the API key" if is_built() else "not built: run `make console` in the checkout"
-    return f"{control_url}/console  # {how}"
+    address = f"{run.addresses.control_url}/console"
+    if not is_built():
+        return [("Web console", f"{address}  # not built: run `make console` in the checkout")]
+    lines = [("Web console", f"{address}  # sign in with the API key")]
+    if screen.is_private() and (token := _link_token(run)):
+        link = f"{address}#/sign-in?token={token}"
+        lines.append(("Or signed in", f"{link}  # works once, within {LINK_LIFE_S // 60} minutes"))
+    return lines
+
+
+def _link_token(run: _Run) -> str | None:
+    key = run.folder.api_key_file.read_text().strip()
+    return new_session(run.addresses.control_port, run.addresses.ssl_context, key)
 
 
 def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
@@ -225,7 +237,7 @@ def _say_ready(run: _Run, screen: Screen, elapsed_s: float) -> None:
         ("Data plane", run.addresses.data_url),
         ("Control plane", run.addresses.control_url),
         ("Alias", run.addresses.alias_url or "none (nginx isn't installed)"),
-        ("Web console", _console_line(run.addresses.control_url)),
+        *_console_lines(run, screen),
         ("API key", str(run.folder.api_key_file)),
         ("CA", str(ca_file) if ca_file else "none (plain HTTP)"),
         *(trust_lines(ca_file) if ca_file else []),

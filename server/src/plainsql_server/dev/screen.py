@@ -5,7 +5,9 @@ Writing never fails: if the terminal is gone, the output is dropped, because a c
 
 import contextlib
 import json
+import os
 import shlex
+import stat
 import sys
 from pathlib import Path
 from typing import TextIO
@@ -23,6 +25,14 @@ class Screen:
     def __init__(self, output: TextIO | None = None, errors: TextIO | None = None) -> None:
         self._output = output or sys.stdout
         self._errors = errors or sys.stderr
+
+    def is_private(self) -> bool:
+        """Whether a secret may be shown: the output is not a file that other users may read."""
+        try:
+            mode = os.fstat(self._output.fileno()).st_mode
+        except (OSError, ValueError):
+            return False
+        return not (stat.S_ISREG(mode) and mode & (stat.S_IRGRP | stat.S_IROTH))
 
     def say(self, text: str = "") -> None:
         _write(self._output, text)

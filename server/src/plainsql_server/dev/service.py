@@ -18,9 +18,9 @@ from plainsql_server.dev.certificates import Certificates
 from plainsql_server.dev.cluster import DIRECTORY_DATABASE, SUPERUSER, Cluster
 from plainsql_server.dev.folder import Folder
 from plainsql_server.dev.forks import CAN_FORK
+from plainsql_server.dev.local_http import HOST, answers
 from plainsql_server.dev.parts import Part
 from plainsql_server.dev.postgres import Postgres
-from plainsql_server.dev.probe import HOST, answers
 from plainsql_server.dev.processes import Launcher
 from plainsql_server.settings import PREFIX, SettingsError, read_settings
 
@@ -35,6 +35,11 @@ class Addresses:
     """The ports of the data plane's processes, beside the one that they share."""
     alias_port: int | None
     certificates: Certificates | None
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """With it, the planes are reached; None without TLS."""
+        return ssl.create_default_context(cafile=str(self.certificates.ca_file)) if self.certificates else None
 
     @property
     def data_url(self) -> str:
@@ -134,8 +139,7 @@ class Plane(Part):
         self._settings = settings
         # uvicorn starts several workers by running this process's program again.
         self._is_forked = CAN_FORK and (name == "control" or settings[f"{PREFIX}WORKERS"] == "1")
-        files = addresses.certificates
-        self._ssl_context = ssl.create_default_context(cafile=str(files.ca_file)) if files else None
+        self._ssl_context = addresses.ssl_context
 
     def start(self) -> None:
         environment = {**own_environment(), **self._settings}
