@@ -45,7 +45,7 @@ def promtool(*arguments: str) -> str:
 
 
 def test_prometheus_takes_the_rules_and_the_sample_configuration() -> None:
-    assert "24 rules found" in promtool("check", "rules", RULES.name)
+    assert "25 rules found" in promtool("check", "rules", RULES.name)
     assert "SUCCESS" in promtool("check", "config", "prometheus.yml")
 
 
@@ -91,8 +91,8 @@ def exported(port: int) -> set[str]:
 def measured() -> list[str]:
     """The names of what only the control plane measures."""
     cell = CellUpkeep(
-        "eu-1", True, 1, 1, 0, 0, False, archive_lag_s=0.0, rehearsal_age_s=1.0, is_rehearsal_failing=False,
-        disk_free_ratio=0.5,
+        "eu-1", True, 1, 1, 0, 0, False, archive_lag_s=0.0, archive_backup_age_s=1.0, rehearsal_age_s=1.0,
+        is_rehearsal_failing=False, disk_free_ratio=0.5,
     )  # fmt: skip
     collector = Metrics()
     collector.watch_upkeep(lambda: UpkeepLoad(1.0, [cell], {"planes": 2.0}, 3.0, 4.0))

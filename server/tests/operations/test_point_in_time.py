@@ -21,8 +21,6 @@ import psycopg
 import pytest
 
 from plainsql_server.cli.progress import Bar
-from plainsql_server.engine.admin.activity import watching
-from plainsql_server.engine.admin.measures import measure
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
 from server.tests.load import size
@@ -284,18 +282,6 @@ def test_the_key_of_the_archive_is_in_no_setting_that_a_customer_can_read(cell: 
     repository = cell.config_folder.parent / "repository"
     content = b"".join(file.read_bytes() for file in repository.rglob("*") if file.is_file())
     assert b"plainsql_template" not in content, "it is not encrypted"
-
-
-async def test_the_lag_of_the_archive_is_measured(cell: ArchivedCell) -> None:
-    async with watching(cell.stage.postgres.conninfo, SUPERUSER) as connection:
-        await connection.execute("create temp table written as select generate_series(1, 10000)")
-        assert ((await measure(connection)).archive_lag_s or 0) > 0
-        closed = await (await connection.execute("select pg_walfile_name(pg_switch_wal())")).fetchone()
-        assert closed is not None
-        archived = "select from pg_stat_archiver where last_archived_wal >= %s"
-        while not (await connection.execute(archived, (closed[0],))).rowcount:
-            continue
-        assert (await measure(connection)).archive_lag_s == 0
 
 
 def test_a_restore_writes_only_to_its_own_folder_whatever_the_archives_configuration_says(cell: ArchivedCell) -> None:

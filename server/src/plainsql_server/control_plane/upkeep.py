@@ -28,7 +28,7 @@ from plainsql_server.directory.sharing import permits
 from plainsql_server.directory.upkeep.backup_record import backup_state
 from plainsql_server.directory.upkeep.rehearsal_record import RehearsalState, rehearsal_states
 from plainsql_server.engine.admin.activity import watching
-from plainsql_server.engine.admin.measures import CellMeasures, measure
+from plainsql_server.engine.admin.measures import CellMeasures, archive_backup_age_s, measure
 from plainsql_server.engine.pool.address import hosts_of
 
 _LOOK_EVERY_S = 60.0
@@ -118,6 +118,7 @@ def _cell(cell: CellRecord, measures: CellMeasures | None, rehearsals: Rehearsal
         behind_bytes=measures.behind_bytes,
         is_archiving_failing=measures.is_archiving_failing,
         archive_lag_s=measures.archive_lag_s,
+        archive_backup_age_s=archive_backup_age_s(measures, cell.created_at),
         rehearsal_age_s=rehearsed.age_s if rehearsed else None,
         is_rehearsal_failing=rehearsed.is_failing if rehearsed else None,
         disk_free_ratio=_disk_free_ratio(cell, measures.data_directory),

@@ -137,6 +137,8 @@ class CellUpkeep:
     behind_bytes: int | None = None
     is_archiving_failing: bool | None = None
     archive_lag_s: float | None = None
+    # Since the last backup in its archive ended. None: pgBackRest does not archive it.
+    archive_backup_age_s: float | None = None
     # Since the last rehearsal that succeeded, and whether the last one failed. None: pgBackRest does not archive it.
     rehearsal_age_s: float | None = None
     is_rehearsal_failing: bool | None = None

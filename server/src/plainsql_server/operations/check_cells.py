@@ -29,7 +29,7 @@ from plainsql_server.operations.check_replicas import hidden, standbys
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB, locks_per_transaction, max_connections, shortest_naptime_s
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
-from plainsql_server.operations.upkeep import cell_upkeep
+from plainsql_server.operations.upkeep import cell_archive, cell_upkeep
 from plainsql_server.settings import Settings
 
 # Connections for operators, backups and provisioning, in addition to the data planes'.
@@ -89,8 +89,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord, processe
     findings += cell_keys(check, cell.conninfo, measures.certificate_pem)
     if target.settings.upkeep == "on":
         findings += cell_upkeep.certificates(check, cell.conninfo, measures)
-        findings += [*cell_upkeep.archiving(check, facts.settings, measures)]
-        findings += await _rehearsals(check, directory, cell, measures)
+        findings += await _archive(check, directory, cell, facts, measures)
         findings += cell_upkeep.transaction_ids(check, measures)
         if _is_here(cell):
             findings += cell_upkeep.machine(check, facts.settings["data_directory"])
@@ -100,13 +99,18 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord, processe
     return findings
 
 
-async def _rehearsals(check: str, directory: Directory, cell: CellRecord, measures: CellMeasures) -> list[Finding]:
+async def _archive(
+    check: str, directory: Directory, cell: CellRecord, facts: CellFacts, measures: CellMeasures
+) -> list[Finding]:
+    findings = [*cell_archive.archiving(check, facts.settings, measures)]
+    command = facts.settings["archive_command"]
+    findings += await cell_archive.archive_backups(check, cell, command, measures, is_here=_is_here(cell))
     try:
         states = await rehearsal_states(directory)
     except ServiceError:
         # The directory is not migrated yet, which is a finding of its own.
-        return []
-    return list(cell_upkeep.rehearsals(check, measures, states.get(cell.id)))
+        return findings
+    return [*findings, *cell_archive.rehearsals(check, measures, states.get(cell.id))]
 
 
 def _fix(why: str) -> str:

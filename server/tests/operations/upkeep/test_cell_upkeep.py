@@ -33,38 +33,6 @@ def test_old_transaction_ids_are_reported_long_before_the_cell_stops(age: int, g
         assert grades([*cell_upkeep.transaction_ids("cell", measures)]) == [grade]
 
 
-def test_archiving_that_fails_or_is_missing_is_reported() -> None:
-    def found(measures: CellMeasures) -> list[Grade]:
-        return grades([*cell_upkeep.archiving("cell", {}, measures)])
-
-    assert found(HEALTHY) == [Grade.GOOD]
-    assert found(replace(HEALTHY, is_archiving_failing=True)) == [Grade.BROKEN]
-    assert found(replace(HEALTHY, archive_lag_s=900.0)) == [Grade.WARNING]
-    assert found(replace(HEALTHY, is_archiving=False)) == [Grade.WARNING]
-    assert found(replace(HEALTHY, is_archiving=False, standbys=1)) == []
-
-
-@pytest.mark.parametrize("command", [
-    "PGPASSWORD=hunter2 push %p", "curl -u x -H 'Authorization: token: abc' %p", "push --password abc %p",
-    "curl -T %p https://backup:hunter2@vault/%f", "AWS_SECRET_ACCESS_KEY=x aws s3 cp %p s3://b/%f",
-    "aws --key AKIAIOSFODNN7EXAMPLE %p", "push --token=abc %p", "push --api-key=abc",
-])  # fmt: skip
-def test_a_command_with_a_secret_is_reported_without_repeating_it(command: str) -> None:
-    findings = [*cell_upkeep.archiving("cell", {"archive_command": command}, HEALTHY)]
-    assert grades(findings) == [Grade.GOOD, Grade.WARNING]
-    assert all(command not in each.found and "hunter2" not in f"{each}" for each in findings)
-
-
-@pytest.mark.parametrize("command", [
-    "", "cp %p /archive/%f", "pgbackrest --stanza=main archive-push %p", "wal-g wal-push %p",
-    "envdir /etc/wal-g.d/env wal-g wal-push %p", "test ! -f /mnt/a/%f && cp %p /mnt/a/%f", "rsync -a %p vault:/wal/%f",
-    "push --password-file /etc/secret %p",
-    "psql 'host=vault passfile=/etc/pass'", "push --token-file=/etc/token %p", "aws s3 cp %p s3://bucket/%f",
-])  # fmt: skip
-def test_an_ordinary_command_is_not_taken_for_a_secret(command: str) -> None:
-    assert not cell_upkeep.looks_secret(command)
-
-
 def test_certificates_that_expire_are_reported_and_no_key_is_read(tmp_path: Path) -> None:
     soon = datetime.now(UTC) + timedelta(days=3)
     authority = trustme.CA()

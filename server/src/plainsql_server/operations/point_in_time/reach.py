@@ -54,6 +54,26 @@ class Reach:
         return f"The archive reaches from {_shown(self.first)} to {_shown(self.last)}."
 
 
+@dataclass(frozen=True, slots=True)
+class LastBackup:
+    """The newest backup in an archive."""
+
+    label: str
+    ended_at: datetime
+    has_damage: bool
+    """Whether pgBackRest found pages whose checksum is wrong."""
+
+
+async def last_backup(archive: Archive) -> LastBackup | None:
+    """Ask pgBackRest for the newest backup; None if there is none. Raises RequestError if it can't read the archive."""
+    backups = [backup for stanza in await _asked(archive, "info") for backup in stanza.get("backup", [])]
+    if not backups:
+        return None
+    newest = max(backups, key=lambda backup: int(backup["timestamp"]["stop"]))
+    ended_at = datetime.fromtimestamp(newest["timestamp"]["stop"], UTC)
+    return LastBackup(newest["label"], ended_at, bool(newest.get("error")))
+
+
 async def archive_reach(archive: Archive) -> Reach:
     """Ask pgBackRest. Raises RequestError if it can't read the archive, or if that has no backup."""
     found = await _asked(archive, "info")

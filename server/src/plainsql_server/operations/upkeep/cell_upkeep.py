@@ -1,6 +1,7 @@
-"""Doctor's checks of what keeps a cell running for months: certificates, archiving, transaction ids, guard, memory.
+"""Doctor's checks of what keeps a cell running for months: certificates, transaction ids, guard, memory.
 
-What is on the cell's machine is checked only if that is this machine. No private key is read.
+What is on the cell's machine is checked only if that is this machine. No private key is read. `cell_archive.py`
+checks its archive.
 """
 
 import re
@@ -11,7 +12,6 @@ from pathlib import Path
 from cryptography import x509
 from psycopg.conninfo import conninfo_to_dict
 
-from plainsql_server.directory.upkeep.rehearsal_record import RehearsalState
 from plainsql_server.engine.admin.measures import CellMeasures
 from plainsql_server.operations.check_certificates import validity
 from plainsql_server.operations.findings import Finding, broken, good, warning
@@ -20,22 +20,10 @@ from plainsql_server.operations.findings import Finding, broken, good, warning
 _ID_AGE_WARNING = 500_000_000
 _ID_AGE_BROKEN = 1_500_000_000
 _MEMORY_FREE_PERCENT = 10.0
-# As the alert. A cell closes a WAL file after a minute, and archiving it takes seconds.
-_ARCHIVE_LAG_S = 300.0
-# As the alert. The timer runs every night.
-_REHEARSAL_MAX_AGE_S = 8 * 86_400.0
-_REHEARSE = (
-    "Run `plainsql-server backup rehearse`, or read the log of plainsql-archive-rehearsal.service: docs/backups.md."
-)
 _PROC = Path("/proc")
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _RENEW = "Renew it. The cell's own takes effect when PostgreSQL reloads its configuration."
 _LARGEST_PEM_BYTES = 1 << 20
-# A word that names a secret, or a password in a URL, or a key as cloud providers issue them.
-_SECRET = re.compile(
-    r"(?i)(pass(word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|sas)(?![\w-]*file)[\w-]*\s*[=:]"
-    r"|--(password|token|secret)\s|://[^\s/:@]+:[^\s/@]+@|\bAKIA[0-9A-Z]{16}\b|\beyJ[\w-]{20,}"
-)
 
 
 def certificates(check: str, conninfo: str, measures: CellMeasures) -> Iterator[Finding]:
@@ -64,52 +52,6 @@ def _certificate(check: str, name: str, pem: bytes) -> Iterator[Finding]:
         yield validity(check, name, x509.load_pem_x509_certificate(pem), _RENEW)
     except ValueError:
         yield warning(check, f"{name} can't be read, so its expiry is unknown.", "Use a certificate in PEM format.")
-
-
-def archiving(check: str, settings: dict[str, str], measures: CellMeasures) -> Iterator[Finding]:
-    """Check that WAL is archived, and that no command that customers can read holds a secret."""
-    if measures.is_archiving_failing:
-        yield broken(
-            check, "Archiving fails: the last WAL file could not be archived, and all are kept until it can.",
-            "Read the cell's log, and run archive_command by hand as the user that PostgreSQL runs as.",
-        )  # fmt: skip
-    elif measures.is_archiving and (measures.archive_lag_s or 0) > _ARCHIVE_LAG_S:
-        yield warning(
-            check, f"What it wrote in the last {measures.archive_lag_s:.0f} s is not archived.",
-            "Set archive_timeout to 60s, and see whether archive_command is slow, or its target.",
-        )  # fmt: skip
-    elif measures.is_archiving:
-        yield good(check, f"WAL is archived; {measures.archive_lag_s or 0:.0f} s are not yet.")
-    elif not measures.standbys:
-        yield warning(
-            check, "It has no standby and archives no WAL: if its disk fails, all changes since the backups are lost.",
-            "Set up archiving (archive_mode, archive_command), or a cell of three machines: deploy/cell-ha.",
-        )  # fmt: skip
-    for name, value in settings.items():
-        if name.endswith("_command") and looks_secret(value):
-            yield warning(
-                check, f"{name} looks as if it contains a secret. Every customer of the cell can read it.",
-                "Put the secret into a file that only PostgreSQL's user can read, and replace it.",
-            )  # fmt: skip
-
-
-def rehearsals(check: str, measures: CellMeasures, state: RehearsalState | None) -> Iterator[Finding]:
-    """Check that a restore from the cell's archive was rehearsed lately, and succeeded."""
-    if not measures.has_pgbackrest or state is None:
-        return
-    days = state.age_s / 86_400
-    if state.is_failing:
-        yield warning(check, "The last rehearsal of a restore from its archive failed.", _REHEARSE)
-    elif state.age_s > _REHEARSAL_MAX_AGE_S:
-        since = f"for {days:.0f} days" if state.has_succeeded else "since the cell was added"
-        yield warning(check, f"No restore from its archive was rehearsed {since}.", _REHEARSE)
-    elif state.has_succeeded:
-        yield good(check, f"A restore from its archive was rehearsed {days:.1f} days ago.")
-
-
-def looks_secret(command: str) -> bool:
-    """Whether a command line seems to contain a password, a token or a key, rather than the name of a file."""
-    return _SECRET.search(command) is not None
 
 
 def transaction_ids(check: str, measures: CellMeasures) -> Iterator[Finding]:
