@@ -5,10 +5,12 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from plainsql_server.operations.files.archive import STANZA, ArchiveConfig, new_key_conf
 from plainsql_server.operations.files.cell import CellConfig
@@ -44,7 +46,7 @@ class ArchivedCell:
         return [path.name for path in self.work_folder.iterdir()]
 
 
-def _configured(root: Path) -> CellConfig:
+def _configured(others: Mapping[str, str], root: Path) -> CellConfig:
     folder = root / "pgbackrest"
     archive = ArchiveConfig(str(root / "repository"), str(folder), SUPERUSER, str(root / "data"), str(root))
     (folder / "conf.d").mkdir(parents=True)
@@ -53,15 +55,15 @@ def _configured(root: Path) -> CellConfig:
     if os.geteuid() == 0:
         for path in (folder, *folder.rglob("*")):
             shutil.chown(path, "postgres", "postgres")
-    return CellConfig(SUPERUSER, str(root), others=archive.settings())
+    return CellConfig(SUPERUSER, str(root), others={**archive.settings(), **others})
 
 
 @contextmanager
-def archived_cell() -> Iterator[ArchivedCell]:
-    """With one full backup of the cell, which has one database, `main`."""
+def archived_cell(settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[ArchivedCell]:
+    """With one full backup of the cell, which has one database, `main`, and these settings beside the usual ones."""
     locks = None
     try:
-        with running_postgres(_configured) as postgres:
+        with running_postgres(partial(_configured, settings)) as postgres:
             root = Path(postgres.socket_dir)
             locks = _lock_folder(root / "pgbackrest")
             # The path of a socket must be short.

@@ -1,19 +1,20 @@
 """A database is restored as it was at a moment, from a real archive: what was acknowledged before it, nothing later.
 
+Some transactions span two databases, as customers send them to the service.
+
 `PLAINSQL_TEST_POINTS_IN_TIME=20` is the full size: twenty random moments out of ten minutes, with writers on fifty
 databases.
 """
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,10 +22,22 @@ import psycopg
 import pytest
 
 from plainsql_server.cli.progress import Bar
+from plainsql_server.data_plane.spanning import SpanningStep
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
-from server.tests.load import size
+from server.tests.consistency.two_cells import CRASHING, holding
+from server.tests.load import Node, running_node, size
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
+from server.tests.operations.ledgers import (
+    SETTINGS,
+    Entry,
+    Written,
+    entries,
+    make_ledger,
+    new_key,
+    write_over_both,
+    writers,
+)
 from server.tests.postgres import SUPERUSER
 from server.tests.processes import wait_for
 
@@ -33,13 +46,11 @@ pytestmark = pytest.mark.chaos
 POINTS = size("PLAINSQL_TEST_POINTS_IN_TIME", 3)
 IS_FULL = POINTS >= 20
 DATABASES, WRITING_S = (50, 600.0) if IS_FULL else (3, 3.0)
-# Writers of a database pause, so that the machine is not what is tested.
-_PAUSE_S = 0.02
 
 
 @pytest.fixture(scope="module")
 def cell() -> Iterator[ArchivedCell]:
-    with archived_cell() as cell:
+    with archived_cell(SETTINGS) as cell:
         yield cell
 
 
@@ -56,65 +67,93 @@ def endless(cell: ArchivedCell) -> str:
     return name
 
 
-@dataclass
-class Written:
-    """One transaction of two rows, by the clock that it and its cell share."""
-
-    number: int
-    sent_at: datetime
-    acknowledged_at: datetime
+@pytest.fixture(scope="module")
+def crash_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names a step at which the data plane stands still."""
+    return tmp_path_factory.mktemp("crash") / "crash"
 
 
-def write(cell: ArchivedCell, database: str, ended: threading.Event) -> list[Written]:
-    written = []
-    with cell.stage.owner(database) as owner:
-        number = 0
-        while not ended.is_set():
-            sent_at = datetime.now(UTC)
-            with owner.transaction():
-                owner.execute("insert into ledger values (%s, 'first', clock_timestamp())", (number,))
-                owner.execute("insert into ledger values (%s, 'second', clock_timestamp())", (number,))
-            written.append(Written(number, sent_at, datetime.now(UTC)))
-            number += 1
-            time.sleep(_PAUSE_S)
-    return written
+@pytest.fixture(scope="module")
+def node(cell: ArchivedCell, crash_file: Path) -> Iterator[Node]:
+    """A data plane, for transactions over several databases. No control plane finishes what it leaves."""
+    with running_node(cell.stage.dsn, CRASHING, test_crash_file=crash_file, test_hold_s=60) as node:
+        yield node
 
 
-def check(cell: ArchivedCell, database: str, point: datetime, written: list[Written]) -> None:
-    with cell.stage.owner(database) as owner:
-        rows = owner.execute("select number, count(*) from ledger group by 1").fetchall()
-    assert {count for _, count in rows} <= {2}, "a transaction is there in part"
-    there = {number for number, _ in rows}
-    assert {each.number for each in written if each.acknowledged_at <= point} <= there, "acknowledged and lost"
-    assert not there & {each.number for each in written if each.sent_at > point}, "later than the moment"
+def restored(cell: ArchivedCell, name: str, point: datetime, to: str) -> tuple[list[Entry], int]:
+    """A ledger as it was, and how many prepared transactions the restore says are missing in it."""
+    done = cell.stage.run("restore", "--org", "acme", to, "--from", name, *cell.options(point.isoformat()))
+    missing = re.search(r"Prepared transactions that are missing: (\d+)\.", done.stderr)
+    return entries(cell.stage, to, restored=True), int(missing[1]) if missing else 0
+
+
+def check(point: datetime, there: list[Entry], live: list[Entry], written: list[Written], missing: int) -> None:
+    """What was restored is what was committed until the moment, by the cell's clock and by its sequence."""
+    assert [(each.seq, each.name) for each in there] == [(each.seq, each.name) for each in live[: len(there)]]
+    assert all(each.written_at <= point for each in there)
+    assert all(each.committed_at and each.committed_at <= point for each in live[: len(there)]), "committed later"
+    names = {each.name for each in there}
+    acknowledged = {each.name for each in written if each.acknowledged_at and each.acknowledged_at <= point}
+    assert acknowledged <= names, "acknowledged and lost"
+    assert not names & {each.name for each in written if each.sent_at > point}, "later than the moment"
+    sent = {each.name for each in written if len(each.databases) > 1 and each.sent_at <= point}
+    assert missing <= len(sent - names), "reported as prepared, and sent later or not missing"
 
 
 @pytest.mark.timeout(240 + 2 * WRITING_S + 60 * POINTS)
-def test_a_restored_point_has_what_was_acknowledged_before_and_nothing_later(cell: ArchivedCell) -> None:
+def test_a_restored_point_has_what_was_acknowledged_before_and_nothing_later(cell: ArchivedCell, node: Node) -> None:
     stage, seed = cell.stage, random.randrange(1 << 32)
     names = [f"ledger-{number}" for number in range(DATABASES)]
     for number, name in enumerate(names):
         if number == DATABASES // 2:
             # The first half of the databases is in a backup, and the second in the WAL alone.
             cell.back_up("diff")
-        stage.run("database", "create", "--org", "acme", name)
-        with stage.owner(name) as owner:
-            owner.execute("create table ledger (number bigint, part text, at timestamptz, primary key (number, part))")
-    began_at, ended = datetime.now(UTC), threading.Event()
-    with ThreadPoolExecutor(DATABASES) as pool:
-        writers = {name: pool.submit(write, cell, name, ended) for name in names}
-        ended.wait(WRITING_S)
-        ended.set()
-    written = {name: writer.result() for name, writer in writers.items()}
+        make_ledger(stage, name)
+    began_at = datetime.now(UTC)
+    with writers(stage, node, names) as written:
+        time.sleep(WRITING_S)
+    spanning = sum(len(each.databases) > 1 and each.acknowledged_at is not None for each in written)
+    print(f"seed {seed}: {len(written)} transactions, {spanning} of them over two databases")
+    assert spanning > 0
+    live = {name: entries(stage, name) for name in names}
     chance = random.Random(seed)
     for number in range(POINTS):
         name, point = chance.choice(names), began_at + timedelta(seconds=chance.uniform(0.3, WRITING_S))
         began_s = time.monotonic()
-        arguments = ("restore", "--org", "acme", f"restored-{number}", "--from", name)
-        restored = stage.run(*arguments, *cell.options(point.isoformat()))
-        print(f"seed {seed}: {name} at {point} in {time.monotonic() - began_s:.1f} s: {restored.stderr[-200:]}")
-        check(cell, f"restored-{number}", point, written[name])
+        there, missing = restored(cell, name, point, f"restored-{number}")
+        print(f"{name} at {point} in {time.monotonic() - began_s:.1f} s: {len(there)} of {len(live[name])}, {missing}")
+        check(point, there, live[name], [each for each in written if name in each.databases], missing)
         assert cell.left_over() == []
+
+
+@pytest.mark.parametrize(
+    ("step", "has"),
+    [(SpanningStep.PREPARED, (False, False)), (SpanningStep.COMMIT_SENT_TO_ONE, (True, False))],
+)
+def test_a_transaction_over_two_databases_that_was_being_committed_is_reported_where_it_is_missing(
+    cell: ArchivedCell, node: Node, crash_file: Path, step: SpanningStep, has: tuple[bool, bool]
+) -> None:
+    """At the moment, it is prepared: in both databases and not decided, or in one, and committed in the other."""
+    stage, key = cell.stage, new_key(cell.stage)
+    names = [f"{step.name.lower().replace('_', '-')}-{side}" for side in ("left", "right")]
+    for name in names:
+        make_ledger(stage, name)
+    prepared = "select from pg_prepared_xacts"
+    with ThreadPoolExecutor(1) as pool, stage.postgres.connect() as admin:
+        assert write_over_both(node, key, names, "spanning 0").acknowledged_at
+        with holding(crash_file, step) as is_held:
+            writing = pool.submit(write_over_both, node, key, names, "spanning 1")
+            wait_for(is_held, 30, lambda: "no transaction is being committed")
+            wait_for(lambda: admin.execute(prepared).rowcount == 2 - sum(has), 30, lambda: "it is not prepared")
+            point = datetime.now(UTC)
+        assert writing.result().acknowledged_at
+    for name, is_there in zip(names, has, strict=True):
+        there, missing = restored(cell, name, point, f"{name}-then")
+        assert [each.name for each in there] == ["spanning 0", "spanning 1"][: 1 + is_there]
+        assert missing == 1 - is_there
+        live = entries(stage, name)
+        assert [each.name for each in live] == ["spanning 0", "spanning 1"]
+        assert is_there == (live[1].committed_at is not None and live[1].committed_at <= point)
 
 
 def test_a_database_is_replaced_by_what_it_was_and_its_later_content_is_kept(cell: ArchivedCell) -> None:

@@ -1,5 +1,6 @@
 """A database is replaced by its backup while clients read and write it, over several processes of the data plane."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -122,6 +123,19 @@ async def test_no_customer_can_delay_a_backup_for_long(stage: Stage, monkeypatch
             assert not source.is_serial
             cursor = await source.connection.execute("show statement_timeout")
             assert await cursor.fetchone() == ("0",)
+        holder.execute("rollback")
+
+
+async def test_nobody_is_waited_for_on_a_cluster_of_our_own(stage: Stage) -> None:
+    """As on a spare cluster, where a transaction is prepared in another database, which can't be ended."""
+    engine_name, owner, _ = stage.names()
+    with stage.postgres.connect() as holder:
+        holder.execute("begin isolation level serializable")
+        holder.execute("select pg_current_xact_id()")
+        # Otherwise, it waits for 20 s.
+        alone = frozen(stage.postgres.conninfo, SUPERUSER, engine_name, owner, is_ours=True)
+        async with asyncio.timeout(15), alone as source:
+            assert source.is_serial
         holder.execute("rollback")
 
 

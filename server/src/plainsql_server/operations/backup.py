@@ -61,15 +61,18 @@ async def backup_database(directory: Directory, database: DatabaseRecord, output
 
 
 async def backup_content(cell: CellRecord, database: DatabaseRecord, output: BinaryIO, progress: Progress) -> None:
-    """Write a backup of what a database is on the given cell, such as a scratch cluster, whatever its state is now."""
-    writer = await _write(cell, database, output, progress)
+    """Write a backup of what a database is on a cluster of our own, where nobody writes, whatever its state is now."""
+    writer = await _write(cell, database, output, progress, is_ours=True)
     await asyncio.to_thread(writer.finish, without_code=False)
 
 
-async def _write(cell: CellRecord, database: DatabaseRecord, output: BinaryIO, progress: Progress) -> ArchiveWriter:
+async def _write(
+    cell: CellRecord, database: DatabaseRecord, output: BinaryIO, progress: Progress, *, is_ours: bool = False
+) -> ArchiveWriter:
     conninfo = backup_conninfo(cell.conninfo, database.engine_name, database.owner_role)
     progress.step("safe snapshot")
-    async with frozen(cell.conninfo, cell.admin_role, database.engine_name, database.owner_role) as source:
+    place = (cell.conninfo, cell.admin_role, database.engine_name, database.owner_role)
+    async with frozen(*place, is_ours=is_ours) as source:
         version = source.connection.info.server_version
         program = find_program("pg_dump", version // 10_000)
         dumped = TablesDumped(source.tables)

@@ -72,10 +72,13 @@ class Frozen:
 
 
 @asynccontextmanager
-async def frozen(conninfo: str, admin_role: str, database: str, owner_role: str) -> AsyncIterator[Frozen]:
+async def frozen(
+    conninfo: str, admin_role: str, database: str, owner_role: str, *, is_ours: bool = False
+) -> AsyncIterator[Frozen]:
     """Holds an exported snapshot of a database during the block: a safe one if available within the time limit.
 
-    Also creates the role that the dump logs in as.
+    If the cluster is ours alone, so that nobody writes to the database, any snapshot is safe. None is waited for then:
+    what is prepared in other databases would never end. Also creates the role that the dump logs in as.
 
     Raises RequestError if the owner could not dump everything, LimitError if a dump would take too many locks.
     """
@@ -84,7 +87,7 @@ async def frozen(conninfo: str, admin_role: str, database: str, owner_role: str)
         await create_backup_role(connection, owner_role)
         # This connection is idle in its transaction while the dump runs.
         await connection.execute("SET idle_in_transaction_session_timeout = 0")
-        is_serial = await _begin(connection)
+        is_serial = await (_begin_alone(connection) if is_ours else _begin(connection))
         tables = dict(await (await connection.execute(_TABLES)).fetchall())
         exported = await (await connection.execute("SELECT pg_export_snapshot()")).fetchone()
         assert exported is not None
@@ -152,10 +155,16 @@ async def _begin(connection: AsyncConnection) -> bool:
         await connection.execute("SELECT 1")
     except psycopg.errors.QueryCanceled:
         await connection.execute("ROLLBACK")
-        await connection.execute("SET statement_timeout = 0")
-        await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        await _begin_alone(connection)
         return False
     await connection.execute("SET statement_timeout = 0")
+    return True
+
+
+async def _begin_alone(connection: AsyncConnection) -> bool:
+    """Begins on any snapshot, at once. It is safe if nobody writes: what is committed has a serial order."""
+    await connection.execute("SET statement_timeout = 0")
+    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     return True
 
 
