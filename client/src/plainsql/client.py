@@ -286,6 +286,30 @@ class Client(Configured):
         """Restores a deleted database."""
         return self.call(control.restore_database(database_id))
 
+    def restore_database_at(self, database_id: str, at: dt.datetime) -> control.Restore:
+        """Asks for a database to become what it was at a time. What it is now becomes a deleted database.
+
+        Returns at once: `get_restore` says how far it is. Until it is done, the database is in use as before.
+        """
+        return self.call(control.restore_database_at(database_id, at))
+
+    def create_branch_at(
+        self, name: str, branch_of: str, at: dt.datetime, *, expires_at: dt.datetime | None = None
+    ) -> control.Restore:
+        """Asks for a new database with what the database `branch_of` was at a time. Returns at once.
+
+        Its id is `branch_id` of the restore. It is ready when the restore is done, and deleted if that fails.
+        """
+        return self.call(control.create_branch_at(name, branch_of, at, expires_at))
+
+    def get_restore(self, restore_id: str) -> control.Restore:
+        """Returns a restore, with how far it is."""
+        return self.call(control.get_restore(restore_id))
+
+    def list_restores(self) -> Iterator[control.Restore]:
+        """Lists the organization's restores to a point in time, newest first."""
+        return control.pages(control.list_restores(), self.call)
+
     def organization(self) -> control.Organization:
         """Returns the organization that the key belongs to."""
         return self.call(control.organization())

@@ -65,6 +65,32 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """A restore of a database to a point in time. `state` is "waiting", "running", "done" or "failed".
+
+    `branch_id` is the id of the branch that gets what was restored; None if the database itself does. `step`,
+    `done_bytes`, `total_bytes` and `seconds_left` say how far it is, where that is known. `replaced_id` is the id of
+    the deleted database that has the replaced content. `error` has `code`, `message` and `hint` if it has failed.
+    """
+
+    id: str
+    state: str
+    database_id: str
+    branch_id: str | None
+    at: str
+    created_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    step: str | None = None
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    seconds_left: int | None = None
+    replaced_id: str | None = None
+    missing_transactions: int | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Organization:
     """The owner of databases and keys."""
 
@@ -182,8 +208,18 @@ def revoke_key(key_id: str) -> Call[None]:
 
 
 def create_database(name: str, branch_of: str | None, expires_at: dt.datetime | None) -> Call[Database]:
-    content = _given(name=name, branch_of=branch_of, expires_at=expires_at.isoformat() if expires_at else None)
+    content = _given(name=name, branch_of=branch_of, expires_at=_text_of(expires_at))
     return Call("POST", "/v1/databases", within("database", Database), content, repeatable=False)
+
+
+def create_branch_at(name: str, branch_of: str, at: dt.datetime, expires_at: dt.datetime | None) -> Call[Restore]:
+    content = _given(name=name, branch_of=branch_of, at=_text_of(at), expires_at=_text_of(expires_at))
+    return Call("POST", "/v1/databases", within("restore", Restore), content, repeatable=False)
+
+
+def _text_of(time: dt.datetime | None) -> str | None:
+    # A time without an offset is one of this machine.
+    return None if time is None else (time if time.tzinfo else time.astimezone()).isoformat()
 
 
 def list_databases() -> Listing[Database]:
@@ -203,6 +239,19 @@ def delete_database(database_id: str, *, restorable: bool) -> Call[Database]:
 
 def restore_database(database_id: str) -> Call[Database]:
     return Call("POST", f"/v1/databases/{quote(database_id)}/restore", within("database", Database), repeatable=False)
+
+
+def restore_database_at(database_id: str, at: dt.datetime) -> Call[Restore]:
+    target = f"/v1/databases/{quote(database_id)}/restore"
+    return Call("POST", target, within("restore", Restore), {"at": _text_of(at)}, repeatable=False)
+
+
+def list_restores() -> Listing[Restore]:
+    return Listing("/v1/restores", "restores", record_of(Restore), {})
+
+
+def get_restore(restore_id: str) -> Call[Restore]:
+    return Call("GET", f"/v1/restores/{quote(restore_id)}", within("restore", Restore))
 
 
 def organization() -> Call[Organization]:

@@ -98,11 +98,11 @@ def credential(service: Service, name: str, make: Make) -> str | None:
 
 def filled(service: Service, route: Route, ours: bool) -> str:
     """The route's path, with the id of something of ours, or of nothing."""
-    kind = "key" if "keys" in route.path else "db"
+    kind = "key" if "keys" in route.path else "rst" if "restores" in route.path else "db"
     found = f"{kind}_{'0' * 32}"
     if ours and kind == "key":
         found = answer(service, "GET", "/v1/keys?limit=1")["keys"][0]["id"]
-    elif ours:
+    elif ours and kind == "db":
         found = answer(service, "GET", "/v1/databases?limit=1")["databases"][0]["id"]
     return route.path.replace("{id}", found)
 

@@ -59,7 +59,7 @@ async def restore(cell: ArchivedCell, name: str, spied: Spied) -> RestoredAt:
         owner = await organizations.get(directory, "acme")
         origin = await databases.get_named(directory, owner.id, "main")
 
-        async def goal(file: BinaryIO) -> DatabaseRecord:
+        async def goal(file: BinaryIO, _: int) -> DatabaseRecord:
             await asyncio.to_thread(spied.look)
             return await restore_database(directory, owner.id, name, file, Bar())
 

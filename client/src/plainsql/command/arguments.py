@@ -258,6 +258,18 @@ def _add_branch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the name to give the copy")
     shown = "when the copy is deleted for good, such as 2027-01-31T00:00:00Z (default: never)"
     parser.add_argument("--expires-at", metavar="TIME", help=shown)
+    shown = "copy it as it was then, such as 2027-01-31T12:30:00Z; waits, and shows the progress (default: as it is)"
+    parser.add_argument("--at", metavar="TIME", help=shown)
+
+
+def _add_restore(parser: argparse.ArgumentParser) -> None:
+    _add_name(parser)
+    shown = (
+        "restore what the database was then, such as 2027-01-31T12:30:00Z; waits, and shows the progress. What it is "
+        "now becomes a deleted database (default: restore a deleted database)"
+    )
+    parser.add_argument("--at", metavar="TIME", help=shown)
+    _add_yes(parser)
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
@@ -381,7 +393,9 @@ _DATABASE_VERBS = {
     "default": Command("make a database the default", "nouns:make_default", _add_name),
     "rename": Command("rename a database", "nouns:rename_database", _add_rename),
     "delete": Command("delete a database; you can restore it for a while", "nouns:delete_database", _add_delete),
-    "restore": Command("restore a deleted database", "nouns:restore_database", _add_name),
+    "restore": Command(
+        "restore a deleted database, or one as it was at a time", "branches.restoring:restore_database", _add_restore
+    ),
 }
 _KEY_VERBS = {
     "list": Command("list API keys (the default)", "nouns:list_keys", _add_format),

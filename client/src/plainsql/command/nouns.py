@@ -104,13 +104,6 @@ def delete_database(options: argparse.Namespace) -> int:
     return 0
 
 
-def restore_database(options: argparse.Namespace) -> int:
-    with connect(options, uses_database=False) as db:
-        restored = db.restore_database(database_named(db, options.name).id)
-    say(f"Restored database {restored.name!r}.")
-    return 0
-
-
 def database_named(db: Client, name: str) -> Database:
     """The database with that name or id."""
     for database in db.list_databases():
@@ -157,12 +150,17 @@ def _warn_of_binding(made: Key | Session) -> None:
 
 def expiry_of(text: str) -> dt.datetime:
     """The time of an option `--expires-at`."""
+    return time_of("--expires-at", text)
+
+
+def time_of(option: str, text: str) -> dt.datetime:
+    """The time that an option gives."""
     try:
-        expiry = dt.datetime.fromisoformat(text)
+        time = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"--expires-at {text!r} isn't a time, such as 2027-01-31T00:00:00Z.") from None
+        raise ValueError(f"{option} {text!r} isn't a time, such as 2027-01-31T00:00:00Z.") from None
     # A time without an offset is one of this machine.
-    return expiry if expiry.tzinfo else expiry.astimezone()
+    return time if time.tzinfo else time.astimezone()
 
 
 def rotate_key(options: argparse.Namespace) -> int:

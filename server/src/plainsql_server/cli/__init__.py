@@ -38,6 +38,7 @@ _COMMANDS = {
     "backup": ("backup", "Back up a database or the directory."),
     "backups": ("upkeep.backups", "Back up everything into a folder, and delete old backups."),
     "restore": ("restore", "Restore a database or the directory from a backup."),
+    "restores": ("upkeep.restores", "Carry out restores to a point in time that customers ask for."),
     "alias": ("alias", "Print the nginx configuration of the alias, or keep it up to date."),
     "setup": ("setup.machine", "Prepare one machine for the whole service."),
     "units": ("setup.units", "Write the systemd units of the planes and the backups."),

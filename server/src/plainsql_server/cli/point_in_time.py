@@ -12,7 +12,8 @@ import click
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.progress import Bar
 from plainsql_server.cli.running import chosen_database, with_directory
-from plainsql_server.control_plane import organizations
+from plainsql_server.control_plane import cells, organizations
+from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
@@ -35,6 +36,10 @@ work_folder_option = click.option(
     "--work-folder", type=_FOLDER, default="/var/tmp", show_default=True, metavar="FOLDER",
     help="Folder for the spare cluster. It needs room for the database, and the WAL since its backup.",
 )  # fmt: skip
+
+cell_of_archive_option = click.option(
+    "--cell", "cell_name", metavar="NAME", help="Cell of the archive; not needed if there is only one."
+)
 
 _OPTIONS = (
     click.option(
@@ -73,6 +78,16 @@ def point_in_time_options(command: Command) -> Command:
     return reduce(lambda inner, option: option(inner), reversed(_OPTIONS), command)
 
 
+async def cell_of_archive(directory: Directory, name: str | None) -> CellRecord:
+    """The cell with that name, or the only one. Raises UsageError if there are several."""
+    if name is not None:
+        return await cells.get(directory, name)
+    listed = await cells.list_(directory)
+    if len(listed) != 1:
+        raise click.UsageError("There are several cells. Name the one of the archive with --cell.")
+    return listed[0]
+
+
 def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
     """Restore, say what was restored, and return the id of the database."""
     point, folder = options["at"], options["archive"]
@@ -85,7 +100,7 @@ def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
     async def work(directory: Directory) -> RestoredAt:
         origin = await chosen_database(directory, target.organization, options["origin"] or target.name)
 
-        async def goal(file: BinaryIO) -> DatabaseRecord:
+        async def goal(file: BinaryIO, _: int) -> DatabaseRecord:
             if target.replace:
                 return await replace_database(
                     directory, origin, file, bar, times=target.times, lost=target.lost, to=target.to

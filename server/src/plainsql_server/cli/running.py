@@ -41,7 +41,9 @@ async def chosen_database(directory: Directory, organization: str | None, databa
     return await databases.get_named(directory, owner, database)
 
 
-def with_directory(work: Callable[[Directory], Awaitable[T]], *, reads: str | None = None) -> T:
+def with_directory(
+    work: Callable[[Directory], Awaitable[T]], *, reads: str | None = None, max_connections: int = 1
+) -> T:
     """Open the directory, run `work` on it and return its result. Raises what `work` raises, and SettingsError.
 
     Changes are in the audit log with the operator's name. `reads` names a command that only reads, such as `top`, so
@@ -52,7 +54,7 @@ def with_directory(work: Callable[[Directory], Awaitable[T]], *, reads: str | No
 
     async def run() -> T:
         keyring = Keyring.of(settings.secrets_keys, refuses_unsealed=settings.refuses_unsealed_secrets)
-        async with Directory.open(settings.directory_dsn, max_connections=1, secrets=keyring) as directory:
+        async with Directory.open(settings.directory_dsn, max_connections, secrets=keyring) as directory:
             if reads is not None:
                 await note_reading(directory, f"operator.{reads}")
             return await work(directory)

@@ -60,6 +60,32 @@ async def create(
         return await _create_on(cell, directory, organization_id, name, branch, by=by)
 
 
+async def reserve(
+    directory: Directory, organization_id: str, name: str, branch: NewBranch, by: Actor, *, reserved_s: float
+) -> DatabaseRecord:
+    """Takes the name for a branch that is filled later, by a restore; for `reserved_s`, unless that renews it.
+
+    Nothing of it exists on its cell. Raises the errors of `create`.
+    """
+    check_database_name(name)
+    existing = await stored.find(directory, organization_id, name)
+    if existing is not None:
+        raise databases.taken(existing)
+    cell = await _cell_for(directory, branch.parent)
+    names = await branches.names_on(directory, organization_id, cell.id)
+    async with work_of(directory).slot(cell.id):
+        await branching.check_sizes(cell.conninfo, cell.admin_role, databases.names_of(branch.parent), names)
+    return await databases.insert(
+        directory, organization_id, name, by, as_draft_s=reserved_s, on=cell, branch_of=branch.parent.id,
+        expires_at=branch.expires_at,
+    )  # fmt: skip
+
+
+async def give_up(directory: Directory, reserved: DatabaseRecord) -> None:
+    """Lets a branch that was reserved be dropped, which frees its name."""
+    await branches.give_up(directory, reserved.id)
+
+
 async def expire(directory: Directory) -> int:
     """Starts to delete the branches whose time is up. Returns how many."""
     return len(await branches.expire(directory, SERVICE))

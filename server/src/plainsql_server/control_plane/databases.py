@@ -20,6 +20,7 @@ from plainsql_server.core.names import DATABASE_ID, DATABASE_NAME
 from plainsql_server.directory import cells, databases, organizations
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
+from plainsql_server.directory.restoring import restores
 from plainsql_server.directory.sealing.neighbours import key_missing
 from plainsql_server.engine.admin import provisioning
 from plainsql_server.engine.admin.provisioning import EngineNames
@@ -208,6 +209,8 @@ async def delete(
     """
     action = DatabaseAction.DELETE
     if (await get(directory, database.id)).is_being_branched:
+        if await restores.cancel(directory, database.id, _canceled()):
+            return await get(directory, database.id)
         raise ConflictError("wrong_state", f"The database {database.name!r} is still being copied.", hint=_LATER)
     deletable = sources(action) - {DatabaseState.DELETING}
     if not restorable:
@@ -223,9 +226,15 @@ async def delete(
         by=by,
     )
     if deleting is not None:
+        # If the process dies before this, the restore finds the database deleted.
+        await restores.cancel(directory, database.id, _canceled())
         return deleting
     current = await get(directory, database.id)
     return current if current.state is DatabaseState.DELETING else await _refuse(directory, database, action)
+
+
+def _canceled() -> ConflictError:
+    return ConflictError("restore_canceled", "The database was deleted before the restore was done.")
 
 
 async def restore(directory: Directory, database: DatabaseRecord, by: Actor = OPERATOR) -> DatabaseRecord:

@@ -20,6 +20,7 @@ from plainsql_server.directory import drafts
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
+from plainsql_server.directory.restoring.restores import Finished
 from plainsql_server.engine.admin import fencing, provisioning
 
 # The lease of a draft: how long it outlives the process that fills it. The lease is renewed three times in this span,
@@ -78,14 +79,16 @@ async def replace(
     without_code: bool,
     restore_s: float,
     applied_after_s: float,
+    finished: Finished | None = None,
 ) -> DatabaseRecord:
     """Gives the database `target` the draft's content.
 
     The old content can be restored for `restore_s`, under another name. Nothing is written to the old content once the
     new content may have been read: first the old content is fenced and its connections are ended. It stays closed for
     `applied_after_s`, until no node has it cached. If one of the two changed meanwhile, raises ConflictError and opens
-    the old content again.
+    the old content again. With `finished`, that restore is done at the same time, or nothing is replaced.
     """
+    by = OPERATOR if finished is None else finished.restore.by
     cell, old_cell = await cell_of(directory, made), await cell_of(directory, target)
     async with (
         fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there,
@@ -97,12 +100,25 @@ async def replace(
         async with fencing.closed(old_cell.conninfo, old_cell.admin_role, target.engine_name):
             replaced = (
                 await drafts.replace(
-                    directory, made, target, without_code=without_code, restore_s=restore_s, by=OPERATOR
+                    directory, made, target, without_code=without_code, restore_s=restore_s, by=by, finished=finished
                 )
                 or _lost()
             )
             await asyncio.sleep(applied_after_s)
             return replaced
+
+
+async def fill_branch(
+    directory: Directory, made: DatabaseRecord, branch: DatabaseRecord, finished: Finished
+) -> DatabaseRecord:
+    """Gives a branch that is reserved the draft's content, and makes it ready; the restore is done at the same time.
+
+    Raises ConflictError, and changes nothing, if one of the two has changed or the restore has another worker.
+    """
+    cell = await cell_of(directory, made)
+    async with fencing.held(cell.conninfo, cell.admin_role, names_of(made)) as is_there:
+        filled = is_there and await drafts.fill_branch(directory, made, branch, finished, finished.restore.by)
+    return filled or _lost()
 
 
 async def replace_lost(

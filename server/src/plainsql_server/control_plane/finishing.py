@@ -11,6 +11,7 @@ import time
 
 from plainsql_server.control_plane import branches, databases, moves
 from plainsql_server.control_plane.databases import CLAIM_S
+from plainsql_server.control_plane.restoring import restores
 from plainsql_server.core.clock import now
 from plainsql_server.core.observation import FailureObserved, Observe, describe_for_operators
 from plainsql_server.directory import audit, sessions
@@ -75,6 +76,7 @@ class Finisher:
         if time.monotonic() >= self._tidy_at_s:
             await sessions.delete_expired_before(self._directory, now() - sessions.KEPT)
             await audit.delete_old(self._directory, _AUDIT_REMOVED_AT_ONCE)
+            await restores.tidy(self._directory)
             self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
 
     async def _finish(self, database: DatabaseRecord) -> None:

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     AUDIT = "aud"
     MOVE = "mov"
     PROCESS = "proc"
+    RESTORE = "rst"
 
 
 def new_id(kind: Kind) -> str:

@@ -34,8 +34,9 @@ _SELECT = """
     JOIN roles o ON o.database_id = d.id AND o.kind = 'owner'
     JOIN roles r ON r.database_id = d.id AND r.kind = 'reader'
 """
-# Copies that a move creates or leaves behind do not count as the customer's databases.
-_NO_COPY = "NOT EXISTS (SELECT FROM moves WHERE copy_id = d.id)"
+# Copies that a move creates or leaves behind do not count as the customer's databases, nor what a restore fills.
+_NO_COPY = """NOT EXISTS (SELECT FROM moves WHERE copy_id = d.id) AND NOT EXISTS (
+    SELECT FROM restores WHERE replaced_id = d.id AND (state <> 'done' OR target_id <> database_id))"""
 
 
 class DatabaseState(StrEnum):

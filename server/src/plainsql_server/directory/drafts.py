@@ -13,6 +13,8 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.directory import audit
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, find_by_id
+from plainsql_server.directory.restoring import restores
+from plainsql_server.directory.restoring.restores import Finished
 
 _IS_DRAFT = "state = 'deleting' AND restores_to IS NULL"
 _PLACE = "engine_name, cell_id, record_secret, plain, content_since"
@@ -52,13 +54,17 @@ async def replace(
     restore_s: float,
     by: Actor,
     lost_since: datetime | None = None,
+    finished: Finished | None = None,
 ) -> DatabaseRecord | None:
     """Gives the database `target` the draft's content. It keeps its id, name and keys, and stays the default if it was.
 
     The draft gets the old content; it is being deleted and can be restored for `restore_s`. Returns None, and changes
-    nothing, if one of the two has changed, or with `lost_since` if the old cell has not been lost ever since.
+    nothing, if one of the two has changed, with `lost_since` if the old cell has not been lost ever since, and with
+    `finished` if another worker has claimed that restore.
     """
     async with directory.connection() as connection, connection.transaction():
+        if finished is not None and not await restores.hold(connection, finished.restore):
+            return None
         if not await exchange(connection, draft, target, without_code=without_code, lost_since=lost_since):
             return None
         await connection.execute(
@@ -68,7 +74,29 @@ async def replace(
         )
         details = {"replaced_id": draft.id, **({} if lost_since is None else {"lost_cell_id": target.cell_id})}
         await audit.note(connection, by, "database.restore_backup", target.organization_id, target.id, **details)
+        if finished is not None:
+            await restores.finish(connection, finished)
     return await find_by_id(directory, target.id)
+
+
+async def fill_branch(
+    directory: Directory, draft: DatabaseRecord, branch: DatabaseRecord, finished: Finished, by: Actor
+) -> DatabaseRecord | None:
+    """Gives the draft's content to a branch that is reserved for it, and makes that ready.
+
+    Returns None, and changes nothing, if one of the two has changed, or if another worker has claimed the restore.
+    """
+    ready = "UPDATE databases SET state = 'ready', work_after = NULL, held_until = NULL WHERE id = %s"
+    async with directory.connection() as connection, connection.transaction():
+        is_mine = await restores.hold(connection, finished.restore)
+        if not is_mine or not await exchange(connection, draft, branch, without_code=False):
+            return None
+        await connection.execute(ready, (branch.id,))
+        # It has the place that was reserved now, where there is nothing.
+        await connection.execute("UPDATE databases SET work_after = now() WHERE id = %s", (draft.id,))
+        await audit.note(connection, by, "database.finish", branch.organization_id, branch.id)
+        await restores.finish(connection, finished)
+    return await find_by_id(directory, branch.id)
 
 
 async def exchange(

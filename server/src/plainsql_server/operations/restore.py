@@ -22,6 +22,8 @@ from plainsql_server.directory import databases
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.directory.restoring import restores
+from plainsql_server.directory.restoring.restores import Finished
 from plainsql_server.engine.admin import backups
 from plainsql_server.operations.archive_parts import ArchiveReader, End, Manifest
 from plainsql_server.operations.backup import DATABASE, DIRECTORY
@@ -111,12 +113,14 @@ async def replace_database(
     lost: bool = False,
     to: str | None = None,
     of_another: bool = False,
+    finished: Finished | None = None,
 ) -> DatabaseRecord:
     """Restore a backup into an existing database, which keeps its id, name and keys.
 
     The backup must be of this database, unless `of_another`. With `lost`, the cell that holds the database may be
-    unavailable, if the operator has declared it lost. Raises ConflictError if the database can't be replaced,
-    RequestError if the backup is incomplete or can't be restored. If it fails or is cancelled, nothing has changed.
+    unavailable, if the operator has declared it lost. With `finished`, that restore is done at the same time. Raises
+    ConflictError if the database can't be replaced, RequestError if the backup is incomplete or can't be restored. If
+    it fails or is cancelled, nothing has changed.
     """
     chunks = _ArchiveChunks(await _open(source, DATABASE))
     origin = await _origin(directory, chunks.manifest)
@@ -132,6 +136,8 @@ async def replace_database(
     on = None if to is None else await chosen_cell(directory, to, target.organization_id)
     lost_since = await lost_cells.check(directory, target, lost=lost)
     async with drafts.draft(directory, target.organization_id, target.name, replaces=True, on=on) as made:
+        if finished is not None:
+            await restores.note_draft(directory, finished.restore, made.id)
         end = await _fill(await cell_of(directory, made), made, chunks, progress)
         if lost_since is not None:
             progress.step("last requests")
@@ -148,7 +154,25 @@ async def replace_database(
             without_code=end.without_code,
             restore_s=times.restore_s,
             applied_after_s=times.applied_after_s,
+            finished=finished,
         )
+
+
+async def fill_branch(
+    directory: Directory, branch: DatabaseRecord, source: BinaryIO, progress: Progress, finished: Finished
+) -> DatabaseRecord:
+    """Restore a backup of its parent into a branch that is reserved. The restore is done at the same time.
+
+    Raises ConflictError if the branch was deleted, RequestError if the backup can't be restored. If it fails or is
+    cancelled, nothing has changed.
+    """
+    chunks = _ArchiveChunks(await _open(source, DATABASE))
+    cell = await cell_of(directory, branch)
+    async with drafts.draft(directory, branch.organization_id, branch.name, replaces=True, on=cell) as made:
+        await restores.note_draft(directory, finished.restore, made.id)
+        await _fill(cell, made, chunks, progress)
+        progress.step("publish")
+        return await drafts.fill_branch(directory, made, branch, finished)
 
 
 # What was unfinished when the backup was made has ended since. A control plane that took it up again could drop a
@@ -157,6 +181,10 @@ _POSTPONE = (
     "UPDATE databases SET work_after = now() + interval '7 days',"
     " restorable_until = greatest(restorable_until, now() + interval '7 days') WHERE state IN ('creating', 'deleting')",
     "UPDATE moves SET alive_until = now() + interval '7 days' WHERE state IN ('copying', 'stopping', 'undoing')",
+    # It may be done, and the database was written to since.
+    "UPDATE restores SET state = 'failed', ended_at = now(), alive_until = NULL, error_code = 'restore_abandoned',"
+    " error_message = 'The service does not know whether the database was restored.'"
+    " WHERE state IN ('waiting', 'running')",
 )
 
 

@@ -4,8 +4,9 @@ import argparse
 from typing import Any
 
 from plainsql.client import Client
+from plainsql.command.branches.restoring import follow
 from plainsql.command.branches.schema_diff import SCHEMA, differences
-from plainsql.command.nouns import database_named, expiry_of, write_records
+from plainsql.command.nouns import database_named, expiry_of, time_of, write_records
 from plainsql.command.readable import readable_time
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
@@ -14,8 +15,13 @@ from plainsql.errors import ResultError
 
 def create_branch(options: argparse.Namespace) -> int:
     expires_at = expiry_of(options.expires_at) if options.expires_at else None
+    at = time_of("--at", options.at) if options.at else None
     with connect(options, uses_database=False) as db:
-        made = db.create_database(options.name, branch_of=options.parent, expires_at=expires_at)
+        if at is None:
+            made = db.create_database(options.name, branch_of=options.parent, expires_at=expires_at)
+        else:
+            restore = db.create_branch_at(options.name, options.parent, at, expires_at=expires_at)
+            made = database_named(db, follow(db, restore).branch_id or "")
     until = f" It is deleted at {readable_time(made.expires_at)}." if made.expires_at else ""
     say(f"Created database {made.name!r}, a branch of {options.parent!r}.{until}")
     print(made.id)

@@ -119,8 +119,8 @@ def files_command(**options: Unpack[FileOptions]) -> None:
 
     With --archive-to, PostgreSQL archives its WAL, at the latest after a minute, and pgbackrest/ has the configuration
     of pgBackRest, with a key that is made once. Install the units plainsql-archive* for full and differential backups,
-    and for a nightly rehearsal of a restore, which reads /etc/plainsql/backup.env. The settings take effect when
-    PostgreSQL is restarted.
+    for a nightly rehearsal of a restore, and for restores that customers ask for; the last two read
+    /etc/plainsql/backup.env. The settings take effect when PostgreSQL is restarted.
 
     A quarter of the memory is for connections. If standbys follow this server, raise max_connections on them first:
     a standby stops following a server that allows more connections than it does.

@@ -6,7 +6,12 @@ from pathlib import Path
 import click
 
 from plainsql_server.cli.output import remark
-from plainsql_server.cli.point_in_time import archive_option, work_folder_option
+from plainsql_server.cli.point_in_time import (
+    archive_option,
+    cell_of_archive,
+    cell_of_archive_option,
+    work_folder_option,
+)
 from plainsql_server.cli.progress import Bar
 from plainsql_server.cli.running import chosen_database, with_directory
 from plainsql_server.control_plane import cells
@@ -21,7 +26,7 @@ from plainsql_server.operations.point_in_time.rehearsal import Rehearsed, rehear
 @click.command("rehearse")
 @archive_option(required=True)
 @work_folder_option
-@click.option("--cell", "cell_name", metavar="NAME", help="Cell of the archive; not needed if there is only one.")
+@cell_of_archive_option
 @click.option("--database", metavar="NAME-OR-ID", help="Database to restore, instead of one at random.")
 @click.option("--org", "organization", metavar="NAME-OR-ID", help="Organization that owns the --database.")
 def rehearse_command(
@@ -62,12 +67,7 @@ async def _candidates(
     if database is not None:
         chosen = await chosen_database(directory, organization, database)
         return await cells.get(directory, chosen.cell_id), [chosen]
-    if cell_name is None:
-        listed = await cells.list_(directory)
-        if len(listed) != 1:
-            raise click.UsageError("There are several cells. Name the one of the archive with --cell.")
-        cell_name = listed[0].name
-    cell = await cells.get(directory, cell_name)
+    cell = await cell_of_archive(directory, cell_name)
     found = await stored.ready_on(directory, cell.id)
     random.shuffle(found)
     return cell, found

@@ -62,8 +62,8 @@ async def complete(directory: Directory, branch: DatabaseRecord, parent: Databas
     with code is marked by now.
     """
     statement = f"""
-        UPDATE databases SET state = 'ready', work_after = NULL, held_until = NULL, plain = coalesce(
-            (SELECT p.plain FROM databases p WHERE p.id = %s AND p.engine_name = %s), false)
+        UPDATE databases SET state = 'ready', work_after = NULL, held_until = NULL, content_since = now(),
+            plain = coalesce((SELECT p.plain FROM databases p WHERE p.id = %s AND p.engine_name = %s), false)
         WHERE id = %s AND {_IS_DRAFT}
     """
     async with directory.connection() as connection, connection.transaction():

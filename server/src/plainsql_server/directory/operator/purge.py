@@ -16,6 +16,7 @@ _ROWS = [
     "DELETE FROM api_keys WHERE organization_id = %s",
     "DELETE FROM spanning_transactions WHERE organization_id = %s",
     "DELETE FROM moves USING databases d WHERE moves.database_id = d.id AND d.organization_id = %s",
+    "DELETE FROM restores WHERE organization_id = %s",
     "DELETE FROM roles USING databases d WHERE roles.database_id = d.id AND d.organization_id = %s",
     "DELETE FROM databases WHERE organization_id = %s",
     # A cell of its own is empty now. Full, it accepts no one's databases until the operator decides so.

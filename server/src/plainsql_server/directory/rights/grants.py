@@ -49,6 +49,8 @@ TABLES: dict[str, dict[Role, str]] = {
     "moves": {Role.DATA: _READ, Role.CONTROL: "SELECT, UPDATE", Role.OPERATOR: _ALL},
     "backups": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "rehearsals": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
+    "restores": {Role.DATA: _READ, Role.CONTROL: _ALL, Role.OPERATOR: _ALL},
+    "restore_workers": {Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "data_processes": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "permits": {Role.OPERATOR: _ALL},
 }

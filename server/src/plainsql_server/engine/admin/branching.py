@@ -106,6 +106,12 @@ async def chosen(
         yield Parent(cell, (conninfo, admin_role), parent, size_bytes)
 
 
+async def check_sizes(conninfo: str, admin_role: str, parent: EngineNames, branches: Sequence[str]) -> None:
+    """Raises LimitError if the database, or it and all branches, are too large for another branch."""
+    async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
+        await _check_sizes(cell, parent, branches)
+
+
 async def copy(
     parent: Parent, names: EngineNames, record_secret: str, held: Callable[[], AbstractAsyncContextManager[None]]
 ) -> None:

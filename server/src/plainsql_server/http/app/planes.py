@@ -13,7 +13,8 @@ PlaneName = Literal["data", "control"]
 
 # Each with all paths below it. The alias's nginx configuration names them, too.
 CONTROL_PATHS = (
-    "/v1/session", "/v1/organizations", "/v1/databases", "/v1/keys", "/v1/usage", "/v1/audit", "/mcp", "/console",
+    "/v1/session", "/v1/organizations", "/v1/databases", "/v1/restores", "/v1/keys", "/v1/usage", "/v1/audit", "/mcp",
+    "/console",
 )  # fmt: skip
 _CONTROL_PATHS = re.compile(rf"(?:{'|'.join(CONTROL_PATHS)})(?:/|\Z)")
 _DATA_PATHS = re.compile(

@@ -13,6 +13,8 @@ from msgspec import Meta
 from plainsql_server.control_plane import branches, databases
 from plainsql_server.control_plane.branches import NewBranch
 from plainsql_server.control_plane.names import check_expiry
+from plainsql_server.control_plane.restoring import restores
+from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal
 from plainsql_server.directory.connection import Directory
@@ -21,6 +23,7 @@ from plainsql_server.http.app.fields import DatabaseName
 from plainsql_server.http.app.health import Urls
 from plainsql_server.http.control.answering import administrator, decoded_body
 from plainsql_server.http.control.paging import PageOptions, page, read_cursor
+from plainsql_server.http.control.restores import Restore, RestoreAnswer, shown
 from plainsql_server.http.server.answers import Cursor, RequestId, Success, Time
 from plainsql_server.http.server.requests import Request
 from plainsql_server.http.server.responses import Response, json_response
@@ -34,9 +37,30 @@ class NewDatabaseBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         DatabaseName | None,
         Meta(description="Name or id of the database that the new one is a copy of. Without it, the new one is empty."),
     ] = None
+    at: Annotated[
+        Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})] | None,
+        Meta(
+            description="Copy it as it was then. In the past, with a time zone. Only for a branch. Answered with 202."
+        ),
+    ] = None
     expires_at: Annotated[
         Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})] | None,
         Meta(description="When the branch is deleted for good. In the future, with a time zone. Only for a branch."),
+    ] = None
+
+
+class RestoreBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/databases/{id}/restore. Without a field, a deleted database is restored."""
+
+    at: Annotated[
+        Annotated[datetime, Meta(extra_json_schema={"format": "date-time"})] | None,
+        Meta(description="Restore what the database was then. In the past, with a time zone. Answered with 202."),
+    ] = None
+    name: Annotated[
+        DatabaseName | None,
+        Meta(
+            description="Only with `at`: restore to a new database with this name, a branch, and change nothing here."
+        ),
     ] = None
 
 
@@ -91,6 +115,15 @@ class DatabaseAnswer(msgspec.Struct, kw_only=True):
     request_id: RequestId
 
 
+class BranchAtAnswer(msgspec.Struct, kw_only=True):
+    """A branch that is being made, and the restore that makes it."""
+
+    success: Success = True
+    database: Database
+    restore: Restore
+    request_id: RequestId
+
+
 class DatabasesAnswer(msgspec.Struct, kw_only=True):
     """A page of databases."""
 
@@ -101,6 +134,7 @@ class DatabasesAnswer(msgspec.Struct, kw_only=True):
 
 
 _new_database_body = msgspec.json.Decoder(NewDatabaseBody)
+_restore_body = msgspec.json.Decoder(RestoreBody)
 _change_body = msgspec.json.Decoder(DatabaseChangeBody)
 
 
@@ -119,6 +153,8 @@ class DatabaseRoutes:
         body = decoded_body(request, _new_database_body)
         branch = await self._branch(body, principal)
         owner_id = principal.organization_id
+        if branch is not None and body.at is not None:
+            return await self._branch_at(request, body.name, branch, body.at, by)
         if branch is None:
             created = await databases.create(self._directory, owner_id, body.name, by)
         else:
@@ -127,12 +163,21 @@ class DatabaseRoutes:
 
     async def _branch(self, body: NewDatabaseBody, principal: Principal) -> NewBranch | None:
         if body.branch_of is None:
-            if body.expires_at is not None:
-                raise RequestError("malformed_request", "`expires_at` is only possible with `branch_of`.")
+            if body.expires_at is not None or body.at is not None:
+                field = "at" if body.at is not None else "expires_at"
+                raise RequestError("malformed_request", f"`{field}` is only possible with `branch_of`.")
             return None
         check_expiry("a branch", body.expires_at)
         parent = await databases.get_named(self._directory, principal.organization_id, body.branch_of)
         return NewBranch(parent, body.expires_at)
+
+    async def _branch_at(self, request: Request, name: str, branch: NewBranch, point: datetime, by: Actor) -> Response:
+        restore = await restores.request_branch(self._directory, name, branch, point, by)
+        database = await databases.get(self._directory, restore.target_id)
+        answer = BranchAtAnswer(
+            database=self._shown(database, None), restore=shown(restore), request_id=request.id
+        )  # fmt: skip
+        return json_response(202, answer)
 
     async def list_(self, request: Request, principal: Principal) -> Response:
         administrator(request, principal)
@@ -179,7 +224,17 @@ class DatabaseRoutes:
     async def restore(self, request: Request, principal: Principal) -> Response:
         by = administrator(request, principal)
         database = await self._named(request, principal)
-        return await self._answer(request, 200, await databases.restore(self._directory, database, by))
+        body = decoded_body(request, _restore_body)
+        if body.at is None:
+            if body.name is not None:
+                raise RequestError("malformed_request", "`name` is only possible with `at`.")
+            return await self._answer(request, 200, await databases.restore(self._directory, database, by))
+        if body.name is None:
+            restore = await restores.request(self._directory, database, body.at, by)
+        else:
+            branch = NewBranch(database, None)
+            restore = await restores.request_branch(self._directory, body.name, branch, body.at, by)
+        return json_response(202, RestoreAnswer(restore=shown(restore), request_id=request.id))
 
     async def _named(self, request: Request, principal: Principal) -> DatabaseRecord:
         return await databases.get_shown(self._directory, principal.organization_id, request.path_parameter)

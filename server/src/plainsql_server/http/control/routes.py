@@ -14,12 +14,14 @@ from plainsql_server.http.app.routes import Answer, Caller, Route, known_callers
 from plainsql_server.http.control.answering import MAX_BODY_BYTES
 from plainsql_server.http.control.console import ConsoleRoutes
 from plainsql_server.http.control.databases import (
+    BranchAtAnswer,
     DatabaseAnswer,
     DatabaseChangeBody,
     DatabaseRoutes,
     DatabasesAnswer,
     DeletionOptions,
     NewDatabaseBody,
+    RestoreBody,
 )
 from plainsql_server.http.control.keys import (
     KeyAnswer,
@@ -41,6 +43,7 @@ from plainsql_server.http.control.organizations import (
     UsageOptions,
 )
 from plainsql_server.http.control.paging import PageOptions
+from plainsql_server.http.control.restores import RestoreAnswer, RestoreRoutes, RestoresAnswer
 from plainsql_server.http.control.sessions import NewSessionAnswer, SessionAnswer, SessionBody, SessionRoutes
 
 _EXAMPLE_ID = "01a1dd58598e22a80592d43343fe5435"
@@ -52,6 +55,12 @@ _KEY = Parameter(
 _DATABASE = Parameter(
     "id", "The database's name or id.", {"type": "string", "pattern": DATABASE_NAME_PATTERN}, f"db_{_EXAMPLE_ID}"
 )
+_RESTORE = Parameter(
+    "id", "The restore's id.", {"type": "string", "pattern": "^rst_[0-9a-z]{1,64}$"}, f"rst_{_EXAMPLE_ID}"
+)
+_RESTORE_ERRORS = (
+    "invalid_time", "not_in_archive", "archive_too_short", "restore_under_way", "restore_limit", "restore_unavailable",
+)  # fmt: skip
 # Errors of the cell, which can occur while a database is created.
 _CELL_ERRORS = ("engine_unavailable", "connection_lost", "overloaded")
 
@@ -64,6 +73,7 @@ def control_routes(
         *_session_routes(SessionRoutes(directory)),
         *_key_routes(KeyRoutes(directory)),
         *_database_routes(DatabaseRoutes(directory, urls, restore_s, there_is_work)),
+        *_restore_routes(RestoreRoutes(directory)),
         *_organization_routes(OrganizationRoutes(directory)),
         _mcp_route(mcp),
         *ConsoleRoutes(urls).routes(),
@@ -127,12 +137,14 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
     made = Contract(
         body=NewDatabaseBody,
         max_body_bytes=MAX_BODY_BYTES,
-        examples={"A shop": {"name": "shop"}, "A copy to try things on": {"name": "shop-test", "branch_of": "shop"}},
-        answers={201: DatabaseAnswer},
+        examples={
+            "A shop": {"name": "shop"}, "A copy to try things on": {"name": "shop-test", "branch_of": "shop"},
+            "A copy as it was": {"name": "shop-before", "branch_of": "shop", "at": "2026-11-14T22:15:31Z"},
+        },
+        answers={201: DatabaseAnswer, 202: BranchAtAnswer},
         errors=("invalid_name", "name_taken", "database_limit", "database_not_found", "organization_not_found",
                 "no_active_cell", "creation_unavailable", "invalid_expiry", "wrong_state", "database_busy",
-                "branch_too_large",
-                *_CELL_ERRORS),
+                "branch_too_large", *_RESTORE_ERRORS, *_CELL_ERRORS),
     )  # fmt: skip
     listed = Contract(options=PageOptions, answers={200: DatabasesAnswer}, errors=())
     shown = Contract(path=_DATABASE, answers={200: DatabaseAnswer}, errors=("database_not_found",))
@@ -151,7 +163,13 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
         errors=("database_not_found", "wrong_state"),
     )
     restored = Contract(
-        path=_DATABASE, answers={200: DatabaseAnswer}, errors=("database_not_found", "wrong_state")
+        path=_DATABASE,
+        body=RestoreBody,
+        max_body_bytes=MAX_BODY_BYTES,
+        examples={"A deleted database": {}, "As it was": {"at": "2026-11-14T22:15:31Z"}},
+        answers={200: DatabaseAnswer, 202: RestoreAnswer},
+        errors=("database_not_found", "wrong_state", "invalid_name", "name_taken", "database_limit",
+                "no_active_cell", "branch_too_large", *_RESTORE_ERRORS, *_CELL_ERRORS),
     )  # fmt: skip
     return [
         _admin("POST", "/v1/databases", "Create a database", databases.post, made),
@@ -159,7 +177,17 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
         _admin("GET", "/v1/databases/{id}", "Show a database", databases.get, shown),
         _admin("PATCH", "/v1/databases/{id}", "Rename a database, or make it the default", databases.patch, changed),
         _admin("DELETE", "/v1/databases/{id}", "Delete a database", databases.delete, deleted),
-        _admin("POST", "/v1/databases/{id}/restore", "Restore a deleted database", databases.restore, restored),
+        _admin("POST", "/v1/databases/{id}/restore", "Restore a deleted database, or one as it was at a time",
+               databases.restore, restored),
+    ]  # fmt: skip
+
+
+def _restore_routes(restores: RestoreRoutes) -> list[Route]:
+    listed = Contract(options=PageOptions, answers={200: RestoresAnswer}, errors=())
+    shown = Contract(path=_RESTORE, answers={200: RestoreAnswer}, errors=("restore_not_found",))
+    return [
+        _admin("GET", "/v1/restores", "List restores to a point in time", restores.list_, listed),
+        _admin("GET", "/v1/restores/{id}", "Show a restore, and how far it is", restores.get, shown),
     ]
 
 

@@ -39,6 +39,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "branch_too_large": 403,
     "key_limit": 403,
     "session_limit": 403,
+    "restore_limit": 403,
     "method_not_allowed": 405,
     "request_timeout": 408,
     "request_too_large": 413,

@@ -93,6 +93,36 @@ ProtectHome=yes
 PrivateDevices=yes
 """
 
+_RESTORES_UNIT = """\
+{heading}# /etc/systemd/system/plainsql-archive-restores.service
+#
+# While it runs, customers can restore their databases to a point in time. {environment} holds what
+# plainsql-archive-rehearsal.service needs, with
+# RESTORES_OPTIONS=--cell eu-1 if the directory has several cells, and the settings of the planes that differ from their
+# defaults: PLAINSQL_PRINCIPAL_CACHE_MS, PLAINSQL_DIRECTORY_GRACE_MS and PLAINSQL_DATABASE_RESTORE_S.
+[Unit]
+Description=PlainSQL: restores to a point in time from the cell's archive
+Wants=network-online.target
+After=network-online.target postgresql.service
+
+[Service]
+Environment=RESTORES_OPTIONS=
+EnvironmentFile={environment}
+ExecStart={program} restores work --archive "{config_folder}" $RESTORES_OPTIONS
+Restart=always
+RestartSec=10
+Nice=10
+IOSchedulingClass=idle
+# It leaves the restore that it is working on to its next start.
+TimeoutStopSec=60
+NoNewPrivileges=yes
+ProtectHome=yes
+PrivateDevices=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+
 _TIMER = """\
 {heading}# /etc/systemd/system/plainsql-archive-{kind}.timer
 [Unit]
@@ -158,6 +188,10 @@ class ArchiveConfig:
                 heading=_HEADING, config_folder=self.config_folder, stanza=STANZA
             ),
             "plainsql-archive-rehearsal.service": _REHEARSAL_UNIT.format(
+                heading=_HEADING, config_folder=self.config_folder, program=program,
+                environment=f"{CONFIG_FOLDER}/backup.env",
+            ),
+            "plainsql-archive-restores.service": _RESTORES_UNIT.format(
                 heading=_HEADING, config_folder=self.config_folder, program=program,
                 environment=f"{CONFIG_FOLDER}/backup.env",
             ),

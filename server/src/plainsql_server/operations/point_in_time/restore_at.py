@@ -39,8 +39,9 @@ _LOOK_EVERY_S = 0.1
 
 _IS_ARCHIVED = "SELECT FROM pg_stat_archiver WHERE right(last_archived_wal, 16) >= right(%s, 16)"
 
-# Restores the backup in a file, as `restore_database` or `replace_database` do.
-Goal = Callable[[BinaryIO], Awaitable[DatabaseRecord]]
+# Restores the backup in a file, as `restore_database` or `replace_database` do. It gets the number of transactions that
+# were prepared and are missing.
+Goal = Callable[[BinaryIO, int], Awaitable[DatabaseRecord]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ async def restore_at(
         with tempfile.TemporaryFile(dir=folder) as file:
             await backup_content(there, origin, file, progress)
             file.seek(0)
-            restored = await goal(file)
+            restored = await goal(file, prepared)
         return RestoredAt(restored, spare.last_commit_at, prepared)
 
 
@@ -134,6 +135,6 @@ async def _roll_back_prepared(cell: CellRecord, origin: DatabaseRecord) -> int:
 def _not_there(origin: DatabaseRecord) -> RequestError:
     return RequestError(
         "not_in_archive",
-        f"At that moment, the database {origin.name!r} was not on the cell {origin.cell_name!r}, or not complete.",
+        f"At that moment, the database {origin.name!r} was not on the cell that it is on now, or not complete.",
         hint="It was created, moved or replaced later. Its old content, if it has one, is in `database list`.",
     )

@@ -1,0 +1,1 @@
+"""Restores to a point in time that customers ask for."""

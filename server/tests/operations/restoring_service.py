@@ -1,0 +1,148 @@
+"""Both planes over HTTPS, on a cell with an archive, and workers that restore from it."""
+
+import ssl
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trustme
+
+from server.tests.customers import Customers
+from server.tests.documented import comparing
+from server.tests.load import Node, running_node
+from server.tests.operations.archived_cell import ArchivedCell
+from server.tests.processes import wait_for
+
+ENDED = ("done", "failed")
+_RESTORED_WITHIN_S = 120.0
+
+
+@dataclass
+class RestoringService:
+    """The service, as customers see it, with one organization, acme."""
+
+    cell: ArchivedCell
+    data: Node
+    control: Node
+    http: httpx.Client
+    ca_file: Path
+    key: str
+
+    @property
+    def data_url(self) -> str:
+        return f"https://localhost:{self.data.port}"
+
+    @property
+    def control_url(self) -> str:
+        return f"https://localhost:{self.control.port}"
+
+    def call(self, method: str, path: str, key: str = "", **arguments: Any) -> httpx.Response:
+        """A request to the control plane."""
+        headers = {"Authorization": f"Bearer {key or self.key}"}
+        return self.http.request(method, f"{self.control_url}{path}", headers=headers, **arguments)
+
+    def answer(self, method: str, path: str, status: int = 200, **arguments: Any) -> dict[str, Any]:
+        response = self.call(method, path, **arguments)
+        assert response.status_code == status, response.text
+        body: dict[str, Any] = response.json()
+        return body
+
+    def refused(self, status: int, code: str, method: str, path: str, **arguments: Any) -> str:
+        """The message of an error."""
+        response = self.call(method, path, **arguments)
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
+        return str(response.json()["error"]["message"])
+
+    def query(self, database: str, sql: str) -> list[dict[str, Any]]:
+        """The rows of a statement that succeeds, on the data plane."""
+        headers = {"Authorization": f"Bearer {self.key}"}
+        body = {"sql": sql, "database": database}
+        answer = self.http.post(f"{self.data_url}/v1/query", headers=headers, json=body).json()
+        assert answer["success"], answer
+        rows: list[dict[str, Any]] = answer["rows"]
+        return rows
+
+    def create(self, name: str, *statements: str, key: str = "") -> str:
+        """A new database; its id."""
+        made = self.answer("POST", "/v1/databases", 201, key=key, json={"name": name})
+        for statement in statements:
+            self.query(name, statement)
+        return str(made["database"]["id"])
+
+    def ask(self, database: str, at: datetime, **fields: Any) -> dict[str, Any]:
+        """A restore that is asked for."""
+        body = {"at": at.isoformat(), **fields}
+        made: dict[str, Any] = self.answer("POST", f"/v1/databases/{database}/restore", 202, json=body)["restore"]
+        return made
+
+    def restore(self, restore_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.answer("GET", f"/v1/restores/{restore_id}")["restore"]
+        return found
+
+    def ended(self, restore_id: str, within_s: float = _RESTORED_WITHIN_S) -> dict[str, Any]:
+        """A restore when it is done or has failed."""
+        wait_for(lambda: self.restore(restore_id)["state"] in ENDED, within_s, lambda: str(self.restore(restore_id)))
+        return self.restore(restore_id)
+
+    def check_left_over(self) -> None:
+        """Of a spare cluster, nothing is left. It is removed when its restore is done."""
+        wait_for(lambda: self.cell.left_over() == [], 30, lambda: str(self.cell.left_over()))
+
+    def start_worker(self, *options: str) -> "subprocess.Popen[bytes]":
+        """A worker of its own, which a test may kill; when the control plane knows of it."""
+        stage, folder = self.cell.stage, self.cell.work_folder
+        began_at = datetime.now(UTC)
+        worker = stage.start(
+            "restores", "work", "--archive", str(self.cell.config_folder), "--work-folder", str(folder), *options,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+        seen = "SELECT FROM restore_workers WHERE seen_at > %s"
+
+        def is_seen() -> bool:
+            assert worker.poll() is None, worker.communicate()
+            return bool(stage.ask(seen, began_at))
+
+        wait_for(is_seen, 60, lambda: "the worker is not seen")
+        return worker
+
+
+def stop(worker: "subprocess.Popen[bytes]") -> str:
+    """Ends a worker as systemd does. Returns what it has printed."""
+    worker.terminate()
+    _, output = worker.communicate(timeout=90)
+    text = output.decode()
+    assert worker.returncode == 0, text
+    assert "Traceback" not in text
+    return text
+
+
+def _certificates(folder: Path) -> Mapping[str, str]:
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    issued.private_key_pem.write_to_path(folder / "key.pem")
+    return {"tls_cert_file": str(folder / "cert.pem"), "tls_key_file": str(folder / "key.pem")}
+
+
+@contextmanager
+def restoring_service(cell: ArchivedCell, folder: Path) -> Iterator[RestoringService]:
+    """The planes, without a worker."""
+    dsn = cell.stage.dsn
+    key = Customers(dsn).new_key("write", "admin", organization="acme")
+    common = {**_certificates(folder), "directory_grace_ms": 0}
+    with ExitStack() as stack:
+        control = stack.enter_context(running_node(dsn, None, "control", **common))
+        control_url = f"https://localhost:{control.port}"
+        data = stack.enter_context(running_node(dsn, control_url=control_url, **common))
+        data_url = f"https://localhost:{data.port}"
+        compare = comparing({"data": data_url, "control": control_url})
+        trust = ssl.create_default_context(cafile=folder / "ca.pem")
+        client = httpx.Client(verify=trust, timeout=60, event_hooks={"response": [compare]})
+        with client as http:
+            yield RestoringService(cell, data, control, http, folder / "ca.pem", key)
