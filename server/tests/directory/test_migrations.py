@@ -22,7 +22,7 @@ def test_an_empty_database_gets_every_table(empty_dsn: str) -> None:
     assert _tables(empty_dsn) == {
         "tiers", "organizations", "cells", "databases", "roles", "api_keys", "sessions", "usage", "audit",
         "spanning_transactions", "moves", "data_processes", "permits", "backups", "rehearsals",
-        "alembic_version",
+        "restores", "restore_workers", "alembic_version",
     }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def dsn_0016(dsn: str) -> str:
         )
         dropped = "DROP COLUMN branch_of, DROP COLUMN expires_at, DROP COLUMN content_since"
         connection.execute(f"ALTER TABLE databases {dropped}".encode())
-        connection.execute("DROP TABLE rehearsals")
+        connection.execute("DROP TABLE rehearsals, restores, restore_workers")
         connection.execute("UPDATE alembic_version SET version_num = '0016'")
     return dsn
 
@@ -111,7 +111,7 @@ def test_a_migration_of_a_directory_in_use_is_in_the_audit_log(dsn_0016: str) ->
     with psycopg.connect(dsn_0016, autocommit=True) as connection:
         for _ in range(2):
             migrate(dsn_0016)
-            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0021"})]
+            assert connection.execute(noted).fetchall() == [("operator", {"from": "0016", "to": "0022"})]
 
 
 def test_an_unavailable_directory_is_an_engine_error() -> None:
