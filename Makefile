@@ -46,7 +46,7 @@ SOAK_all = $(SOAK_consistency) $(SOAK_engine) $(SOAK_streams) $(SOAK_control) $(
 	$(SOAK_failover) $(SOAK_moves) $(SOAK_drills) $(SOAK_install) $(SOAK_properties)
 
 .DEFAULT_GOAL := help
-.PHONY: help installer environment setup js check-js console check-console extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom sbom-image packages manylinux
+.PHONY: help installer environment setup js check-js console check-console pictures extensions check collect test-unit test test-parallel test-postgres-18 test-chaos test-timing test-packages test-deploy soak neighbours dev bench openapi reference lock audit sbom sbom-image packages manylinux
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 15
@@ -76,6 +76,9 @@ console:  ## install what the web console needs, and build it into the server (n
 
 check-console:  ## lint, format, types and unit tests of the web console (after `make console`)
 	npm run --prefix console --silent check
+
+pictures:  ## take the pictures of the web console in docs/images again
+	PLAINSQL_TEST_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q console/tests/test_console.py -k pictures
 
 # Not --inplace, which would compile again what an installation has compiled. A module that is not compiled, for want of
 # a compiler, is named, and that is no failure.

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("console_built")]
 FIRST_LOAD_BYTES_MAX = 300_000
 
 
-@pytest.mark.parametrize("part", ["query", "session", "keyboard", "tables", "create", "import", "admin", "security"])
+@pytest.mark.parametrize("part", ["query", "session", "keyboard", "tables", "create", "import", "admin", "security", "pictures"])
 def test_a_part_of_the_console_works_as_a_person_uses_it(service: Service, part: str) -> None:
     node_test(part, service)
 
@@ -22,6 +22,11 @@ def test_a_part_of_the_console_works_as_a_person_uses_it(service: Service, part:
 @pytest.mark.timing
 def test_a_million_rows_stay_smooth_and_are_cancelled(service: Service) -> None:
     node_test("million", service, PLAINSQL_TEST_SLOWNESS="2.5" if STALL_S else "1")
+
+
+@pytest.mark.timing
+def test_the_console_can_be_used_soon_after_it_was_opened(service: Service) -> None:
+    node_test("start", service, PLAINSQL_TEST_SLOWNESS="2.5" if STALL_S else "1")
 
 
 def test_the_first_page_loads_less_than_300_kb() -> None:
