@@ -12,9 +12,10 @@ from server.tests.service import Service
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("console_built")]
 
 FIRST_LOAD_BYTES_MAX = 300_000
+PARTS = ["query", "session", "keyboard", "tables", "create", "diagram", "import", "admin", "security", "pictures"]
 
 
-@pytest.mark.parametrize("part", ["query", "session", "keyboard", "tables", "create", "import", "admin", "security", "pictures"])
+@pytest.mark.parametrize("part", PARTS)
 def test_a_part_of_the_console_works_as_a_person_uses_it(service: Service, part: str) -> None:
     node_test(part, service)
 

@@ -68,6 +68,7 @@ const FORGET = "Sign out and forget…";
 
 const commandsOf = (pages: readonly Page[], names: readonly string[], forget: () => void): Command[] => [
   ...pages.map(({ name, title }) => ({ name: `Go to ${title}`, hint: "page", act: () => go(name) })),
+  { name: "Show the diagram of foreign keys", hint: "page", act: () => go("tables", "diagram") },
   ...names.map((name) => ({ name: `Use database ${name}`, hint: "database", act: () => choose(name) })),
   { name: "Switch between dark and light", act: toggleTheme },
   { name: "Use the system's colours", act: () => setTheme("system") },

@@ -20,9 +20,11 @@ const idOf = ({ schema, name }: Pick<Table, "schema" | "name">): string => `${sc
 /** What is shown instead of a table. Its name is in the address where a table's name, which has a dot, would be. */
 const NEW = "new";
 const IMPORT = "import";
-const OTHERS = [NEW, IMPORT];
+const DIAGRAM = "diagram";
+const OTHERS = [NEW, IMPORT, DIAGRAM];
 
 // Loaded when first shown.
+const Diagram = lazy(async () => ({ default: (await import("./Diagram.tsx")).Diagram }));
 const ImportPage = lazy(async () => ({ default: (await import("../import/ImportPage.tsx")).ImportPage }));
 
 export const TablesPage = () => {
@@ -59,6 +61,9 @@ export const TablesPage = () => {
           onChange={(event) => setText(event.target.value)}
         />
         <div className="table-commands">
+          <Button aria-pressed={rest === DIAGRAM} onClick={() => go("tables", DIAGRAM)}>
+            Diagram
+          </Button>
           {may("write") && (
             <>
               <Button aria-pressed={rest === NEW} onClick={() => go("tables", NEW)}>
@@ -81,12 +86,17 @@ export const TablesPage = () => {
           ))}
         </ul>
       </aside>
-      <section className="table-main" aria-label={chosen ? labelOf(chosen) : "No table"}>
+      <section className="table-main" aria-label={chosen ? labelOf(chosen) : rest === DIAGRAM ? "Diagram" : "No table"}>
         <Problem error={error} />
         {rest === NEW && <CreateTable key={name} database={name} schemas={schemas} close={leave} created={added} />}
         {rest === IMPORT && value && (
           <Suspense fallback={<p className="state">Loading…</p>}>
             <ImportPage database={name} tables={value} schemas={schemas} imported={changed} open={open} />
+          </Suspense>
+        )}
+        {rest === DIAGRAM && (
+          <Suspense fallback={<p className="state">Loading…</p>}>
+            <Diagram key={name} database={name} />
           </Suspense>
         )}
         {value && !rest && !chosen && <p className="state">There is no table in this database yet.</p>}
