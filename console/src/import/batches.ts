@@ -7,6 +7,8 @@ export interface Batch {
   rows: ImportRow[];
   /** How many bytes of the file are in it and those before. */
   bytes: number;
+  /** Whether the file ends with it. Only this says so: a file that can't be read further just stops. */
+  isLast: boolean;
 }
 
 export interface Reading {
@@ -40,13 +42,13 @@ export async function* batchesOf(file: Blob, reading: Reading): AsyncGenerator<B
       for (const value of row.values) characters += (value?.length ?? 0) + 4;
       if (rows.length < BATCH_ROWS && characters < BATCH_CHARACTERS) continue;
       // About: records are of different sizes.
-      yield { rows, bytes: read + Math.round(((bytes - read) * (i + 1)) / records.length) };
+      yield { rows, bytes: read + Math.round(((bytes - read) * (i + 1)) / records.length), isLast: false };
       rows = [];
       characters = 0;
     }
     read = bytes;
   }
-  yield { rows, bytes: read };
+  yield { rows, bytes: read, isLast: true };
 }
 
 export const rowOf = ({ line, fields }: CsvRecord, { width, columns, isEmptyText }: Reading): ImportRow => {

@@ -9,10 +9,10 @@ vi.stubGlobal("sessionStorage", { getItem: () => null });
 const { CsvImport } = await import("./importing.ts");
 
 const TEXT = `id\n${Array.from({ length: 7_000 }, (_, i) => `${i}\n`).join("")}`;
-const newImport = () => {
+const newImport = (file = new File([TEXT], "a.csv")) => {
   const columns = [{ index: 0, name: "id", type: "bigint" }];
   return new CsvImport({
-    file: new File([TEXT], "a.csv"),
+    file,
     database: "",
     reading: { delimiter: ",", hasHeader: true, width: 1, columns, isEmptyText: false },
     target: { schema: "public", name: "t", isNew: false, columns, key: null },
@@ -92,4 +92,31 @@ it("does not know whether the staging table is gone if the response to that was 
   sent.run.mockRejectedValueOnce(failure("undefined_table", "rolled_back", "42P01"));
   await made.undo();
   expect(stateOf(made)).toEqual({ kind: "undone" });
+});
+
+/** A file that is overwritten, or whose drive vanishes, while it is read. */
+const vanishing = (): File => {
+  const file = new File([TEXT], "a.csv");
+  let parts = 0;
+  file.stream = () =>
+    new ReadableStream({
+      pull: (controller) => {
+        parts += 1;
+        if (parts > 1) controller.error(new DOMException("gone", "NotReadableError"));
+        else controller.enqueue(new TextEncoder().encode(TEXT.slice(0, 30_000)));
+      },
+    });
+  return file;
+};
+
+it("imports nothing of a file that can't be read to its end, however often one continues", async () => {
+  const made = newImport(vanishing());
+  sent.run.mockResolvedValue({});
+  for (let i = 0; i < 2; i += 1) {
+    await made.go();
+    expect(stateOf(made)).toMatchObject({ kind: "failed", fault: { canContinue: false }, doubt: undefined });
+    expect((stateOf(made) as { fault: { message: string } }).fault.message).toMatch(/can't be read further.*gone$/);
+  }
+  expect(made.shown.get().rows).toBe(5000);
+  expect(sent.runTransaction).not.toHaveBeenCalled();
 });

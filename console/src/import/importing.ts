@@ -56,6 +56,7 @@ export interface Shown {
 const REQUEST_MS = 150_000;
 const TRANSACTION_STATEMENTS = 100;
 const UNDEFINED_TABLE = "42P01";
+const UNREADABLE = "The file can't be read further: it was changed or moved, or its drive is gone. The browser says: ";
 
 /** Whether it is the fault of a value, and not of the network or the service. */
 const isOfValue = (error: unknown): error is PlainSQLError =>
@@ -71,6 +72,9 @@ export class CsvImport {
   readonly #keys = { create: newKey(), finish: newKey() };
   #pending: { batch: Batch; key: string } | undefined;
   #isCreated = false;
+  // Whether the last batch is stored, after which the import may finish.
+  #isLoaded = false;
+  #fileError: FileError | undefined;
   #mayBeFinished = false;
   #doubt: Doubt | undefined;
   #controller = new AbortController();
@@ -130,18 +134,28 @@ export class CsvImport {
   }
 
   async #load(): Promise<void> {
-    for (;;) {
+    while (!this.#isLoaded) {
       this.#controller.signal.throwIfAborted();
-      if (!this.#pending) {
-        const { value: batch } = await this.#batches.next();
-        if (!batch) return;
-        this.#pending = { batch, key: newKey() };
-      }
+      this.#pending ??= { batch: await this.#next(), key: newKey() };
       const { batch, key } = this.#pending;
       if (batch.rows.length) await this.#run(this.#doubtOf(batch), this.stage.insert(batch.rows), key);
       this.#pending = undefined;
+      this.#isLoaded = batch.isLast;
       this.#set({ bytes: batch.bytes, rows: this.shown.get().rows + batch.rows.length });
     }
+  }
+
+  /** The next batch. A generator that has failed says that it has ended, so the failure is kept. */
+  async #next(): Promise<Batch> {
+    if (this.#fileError) throw this.#fileError;
+    try {
+      const { value } = await this.#batches.next();
+      if (value) return value;
+      this.#fileError = new FileError("The file ended before its last record.");
+    } catch (error) {
+      this.#fileError = error instanceof FileError ? error : new FileError(UNREADABLE + textOf(error));
+    }
+    throw this.#fileError;
   }
 
   async #finish(): Promise<void> {
