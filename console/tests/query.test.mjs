@@ -197,6 +197,34 @@ test("no list of completions opens over a menu", async () => {
   await page.keyboard.press("Escape");
 });
 
+test("a name is completed as a name, whatever it is, and so are PostgreSQL's functions and one's own", async () => {
+  const hostile = '"console_hostile""; drop table console_people; --"';
+  await sql(`drop table if exists ${hostile}`);
+  await sql("create or replace function console_is_admin() returns bool language sql as 'select true'");
+  // What the console has created, it completes.
+  await run(page, `create table ${hostile} (id int)`);
+  await page.getByText("CREATE TABLE", { exact: true }).first().waitFor();
+  const list = page.locator(".cm-tooltip-autocomplete");
+  const offered = async (text, label) => {
+    await typeSql(page, text);
+    await page.keyboard.press("Control+Space");
+    await list.locator(".cm-completionLabel").filter({ hasText: label }).first().waitFor();
+  };
+  for (const name of ["date_bin", "timezone", "age", "scale", "sin", "min", "console_is_admin"]) {
+    await offered(`select ${name}`, new RegExp(`^${name}$`));
+  }
+  await offered("select bool", "bool_and");
+  assert.equal(await list.getByText("boolin", { exact: true }).count(), 0);
+  for (const start of ["console_host", '"console_host']) {
+    await offered(`select * from ${start}`, "console_hostile");
+    await list.getByText("console_hostile").click();
+    const text = await page.getByLabel("SQL", { exact: true }).innerText();
+    assert.equal(text.trim(), `select * from ${hostile}`);
+  }
+  await sql(`drop table ${hostile}`);
+  await sql("drop function console_is_admin()");
+});
+
 test("all statements are one transaction with a result each", async () => {
   await typeSql(
     page,

@@ -30,6 +30,7 @@ import {
   placeholder,
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
+import { inQuotes } from "./schema.ts";
 import { statementAt, statementsOf } from "./statements.ts";
 
 export interface EditorActions {
@@ -148,12 +149,21 @@ const functionSource =
 
 const DEFAULT_SCHEMA = "public";
 
+/** Completes a name, in quotes where it needs them or someone has begun with one. */
+export const completeName = async (
+  schema: SQLNamespace,
+  context: CompletionContext,
+): Promise<CompletionResult | null> => {
+  const found = await schemaCompletionSource({ dialect: PostgreSQL, schema, defaultSchema: DEFAULT_SCHEMA })(context);
+  if (!found || context.state.sliceDoc(found.from, found.from + 1) !== '"') return found;
+  return { ...found, options: inQuotes(found.options) };
+};
+
 /** The sources stay, whatever `completions` says: CodeMirror forgets what was asked of sources that are replaced. */
 const language = (completions: EditorActions["completions"]) => {
   const functions = async (context: CompletionContext) => functionSource((await completions()).functions)(context);
   const names = async (context: CompletionContext) => {
-    const { schema } = await completions();
-    return schemaCompletionSource({ dialect: PostgreSQL, schema, defaultSchema: DEFAULT_SCHEMA })(context);
+    return completeName((await completions()).schema, context);
   };
   return [
     sql({ dialect: PostgreSQL }),
