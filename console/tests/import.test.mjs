@@ -1,7 +1,7 @@
 // Importing CSV files, as a person does it, on a network that loses responses.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { copied, dataUrl, look, openBrowser, passTime, signedIn, sql } from "./browser.mjs";
+import { copied, dataUrl, look, openBrowser, passTime, signedIn, signIn, sql } from "./browser.mjs";
 
 const ROWS = 12_000;
 
@@ -290,6 +290,45 @@ test("an import is cancelled and continued, while another page is shown, and is 
   await page.getByRole("link", { name: "Query" }).click();
   await page.getByRole("link", { name: "Tables" }).click();
   await button("Import CSV").click();
+  await button("Continue").click();
+  await page.getByRole("heading", { name: "Imported" }).waitFor();
+  await page.unroute(`${dataUrl}/v1/**`);
+  assert.deepEqual(await sql("select count(*)::int as n, count(distinct id)::int as ids from console_sales"), [
+    { n: ROWS, ids: ROWS },
+  ]);
+  assert.deepEqual(await stages(), []);
+  await button("Import another file").click();
+});
+
+test("an import that the end of the session has stopped is continued when one has signed in again", async () => {
+  await choose("session.csv", sales());
+  await sql("drop table console_sales");
+  await page.getByLabel("Name of the table").fill("console_sales");
+  let isHeld = true;
+  let store = () => undefined;
+  const stored = new Promise((resolve) => {
+    store = resolve;
+  });
+  await intercept(async (route, { batch }) => {
+    if (batch !== 2 || !isHeld) return route.continue();
+    // It takes effect, but is never answered.
+    store(await route.fetch());
+  });
+  await start();
+  await stored;
+  await page.locator(".countdown").click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+  await page.getByLabel("API key").waitFor();
+  isHeld = false;
+  // It goes away by itself.
+  const said = page.getByText("The import of session.csv was stopped.").waitFor();
+  await signIn(page);
+  await said;
+  await page.getByRole("heading", { name: "Outcome unknown" }).waitFor();
+  await page.getByText("The session ended before the service confirmed them").waitFor();
+  const [stage] = await stages();
+  await page.getByText("are stored in", { exact: false }).getByText(stage).first().waitFor();
+  assert.deepEqual(await look(page, "import-session", ["middle", "phone"]), []);
   await button("Continue").click();
   await page.getByRole("heading", { name: "Imported" }).waitFor();
   await page.unroute(`${dataUrl}/v1/**`);

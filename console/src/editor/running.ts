@@ -143,6 +143,7 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
     abort: () => controller.abort(),
   };
   const sent: Sent = {};
+  const sentAt = Date.now();
   runs.update((all) => ({ ...all, [draft]: begun }));
   const finish = (next: Partial<Run>): Run => {
     const done = { ...begun, idempotencyKey: sent.key, ...next, endedAt: performance.now() };
@@ -156,7 +157,7 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
   } catch (error) {
     if (wasAborted(error)) {
       change(draft, id, { isEnding: true });
-      return finish({ wasCancelled: true, outcome: await becameOf(sent, wanted.database) });
+      return finish({ wasCancelled: true, outcome: await becameOf(sent, wanted.database, sentAt) });
     }
     return finish({ failed: failureOf(error, wanted) });
   }
@@ -169,9 +170,9 @@ interface Sent {
 }
 
 /** What became of a run that was cancelled before its response. */
-const becameOf = async ({ key, isUnknown }: Sent, database: string): Promise<Outcome | null> => {
+const becameOf = async ({ key, isUnknown }: Sent, database: string, sentAt: number): Promise<Outcome | null> => {
   if (!key) return isUnknown ? "unknown" : null;
-  return finalOutcomeOf(key, database);
+  return finalOutcomeOf(key, database, sentAt);
 };
 
 const hasCode = (error: unknown, code: string): boolean => error instanceof PlainSQLError && error.code === code;

@@ -7,7 +7,7 @@ import { bytes, count, number } from "../app/figures.ts";
 import { Button } from "../app/parts.tsx";
 import { copyText } from "../results/Results.tsx";
 import { ImportForm } from "./ImportForm.tsx";
-import { type CsvImport, currentImport, type Doubt, type Fault, type State } from "./importing.ts";
+import { type CsvImport, currentImport, type Doubt, type Fault, type State, type Why } from "./importing.ts";
 
 interface Props {
   database: string;
@@ -59,12 +59,13 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
     if (isDone) imported();
   }, [isDone]);
   const isStopped = state.kind === "stopped" || state.kind === "failed";
+  const why = state.kind === "stopped" ? state.why : undefined;
   const doubt = isStopped ? state.doubt : undefined;
   const leave = () => currentImport.set(undefined);
   return (
     <section className="import-progress" aria-label="Progress">
       <div role="status">
-        <h2>{doubt && state.kind === "failed" ? "Outcome unknown" : TITLES[state.kind]}</h2>
+        <h2>{titleOf(state)}</h2>
       </div>
       <p>
         {file.name} into {target.schema}.{target.name}
@@ -75,21 +76,9 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
         {bytes(done)} of {bytes(file.size)}, {count(rows, "row")}
       </p>
       {state.kind === "failed" && <FaultText fault={state.fault} />}
-      {isStopped && doubt && <DoubtText run={run} doubt={doubt} wasCancelled={state.kind === "stopped"} />}
-      {isStopped && doubt?.of !== "finish" && (
-        <p>
-          Nothing is in the table yet.{" "}
-          {rows > 0 && (
-            <>
-              The first {count(rows, "row")} {rows === 1 ? "is" : "are"} stored in <code>{run.stage.name}</code>.{" "}
-            </>
-          )}
-          {!doubt &&
-            (state.kind === "failed" && !state.fault.canContinue
-              ? "Discard the import, correct the file or the types, and import it again."
-              : "Continue where it stopped, or discard the import.")}
-        </p>
-      )}
+      {isStopped && doubt && <DoubtText run={run} doubt={doubt} why={why} />}
+      {why === "session" && <p>The import was stopped because the session had ended.</p>}
+      {isStopped && doubt?.of !== "finish" && <StoredText run={run} state={state} />}
       <div className="page-head">
         {(state.kind === "loading" || state.kind === "finishing") && (
           <Button onClick={() => run.stop()} autoFocus>
@@ -124,16 +113,48 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
   );
 };
 
+const titleOf = (state: State): string => {
+  if ((state.kind === "failed" || (state.kind === "stopped" && state.why === "session")) && state.doubt) {
+    return "Outcome unknown";
+  }
+  return state.kind === "stopped" && state.why === "session" ? "Stopped" : TITLES[state.kind];
+};
+
+/** What there is of an import that has not finished, and what to do with it. */
+const StoredText = ({ run, state }: { run: CsvImport; state: State & { kind: "stopped" | "failed" } }) => {
+  const { rows } = run.shown.get();
+  const stage = <code>{run.stage.name}</code>;
+  const isFinal = state.kind === "failed" && !state.fault.canContinue;
+  return (
+    <p>
+      Nothing is in the table yet.{" "}
+      {rows > 0 && (
+        <>
+          The first {count(rows, "row")} {rows === 1 ? "is" : "are"} stored in {stage}.{" "}
+        </>
+      )}
+      {rows === 0 && state.kind === "stopped" && <>The staging table is {stage}. </>}
+      {!state.doubt &&
+        (isFinal
+          ? "Discard the import, correct the file or the types, and import it again."
+          : "Continue where it stopped, or discard the import.")}
+    </p>
+  );
+};
+
+const REASONS: Record<Why, string> = { cancelled: "You cancelled the import", session: "The session ended" };
+
 interface DoubtProps {
   run: CsvImport;
   doubt: Doubt;
-  wasCancelled: boolean;
+  /** Why it was stopped; without it, the response was lost. */
+  why: Why | undefined;
 }
 
 /** What is unknown, how to look, and what makes it certain. */
-const DoubtText = ({ run, doubt, wasCancelled }: DoubtProps) => {
+const DoubtText = ({ run, doubt, why: stopped }: DoubtProps) => {
   const { target } = run.wanted;
-  const why = wasCancelled ? "You cancelled the import" : "The connection was lost";
+  const why = stopped ? REASONS[stopped] : "The connection was lost";
   const { rows } = run.shown.get();
   return (
     <div className="note import-doubt" role="alert">

@@ -4,9 +4,11 @@ import { beforeEach, expect, it, vi } from "vitest";
 const sent = vi.hoisted(() => ({ run: vi.fn(), runTransaction: vi.fn(), rehearse: vi.fn(), outcomeOf: vi.fn() }));
 vi.mock("../api/data.ts", () => ({ ...sent, newKey: () => String(Math.random()) }));
 vi.stubGlobal("addEventListener", () => undefined);
-vi.stubGlobal("sessionStorage", { getItem: () => null });
+const nothing = () => undefined;
+vi.stubGlobal("sessionStorage", { getItem: () => null, setItem: nothing, removeItem: nothing });
 
-const { CsvImport } = await import("./importing.ts");
+const { CsvImport, currentImport } = await import("./importing.ts");
+const { end, keep } = await import("../api/session.ts");
 
 const TEXT = `id\n${Array.from({ length: 7_000 }, (_, i) => `${i}\n`).join("")}`;
 const newImport = (file = new File([TEXT], "a.csv")) => {
@@ -119,4 +121,121 @@ it("imports nothing of a file that can't be read to its end, however often one c
   }
   expect(made.shown.get().rows).toBe(5000);
   expect(sent.runTransaction).not.toHaveBeenCalled();
+});
+
+it("says that nothing was imported if the finish had failed and the discard is repeated", async () => {
+  const made = newImport();
+  sent.run.mockResolvedValue({});
+  sent.runTransaction.mockRejectedValueOnce(failure("unique_violation", "rolled_back"));
+  await made.go();
+  expect(stateOf(made)).toMatchObject({ kind: "failed", doubt: undefined });
+  sent.run
+    .mockReset()
+    .mockRejectedValueOnce(LOST)
+    .mockRejectedValue(failure("undefined_table", "rolled_back", "42P01"));
+  await made.undo();
+  expect(stateOf(made)).toMatchObject({ kind: "failed", doubt: { of: "drop" } });
+  sent.outcomeOf.mockRejectedValue(LOST);
+  await made.undo();
+  expect(stateOf(made)).toEqual({ kind: "undone" });
+});
+
+it("takes no record for no import only as long as the service keeps records", async () => {
+  const made = newImport();
+  sent.run.mockResolvedValue({});
+  sent.runTransaction.mockRejectedValueOnce(LOST);
+  await made.go();
+  vi.useFakeTimers({ now: Date.now() + 24 * 3_600_000, toFake: ["Date"] });
+  sent.run.mockRejectedValueOnce(failure("undefined_table", "rolled_back", "42P01"));
+  sent.outcomeOf.mockResolvedValueOnce("not_executed");
+  await made.undo();
+  vi.useRealTimers();
+  expect(stateOf(made)).toMatchObject({ kind: "failed", doubt: { of: "finish" } });
+});
+
+const signIn = (organization: string) =>
+  keep({
+    token: "t",
+    id: `session of ${organization}`,
+    expiresAt: new Date(Date.now() + 3_600_000).toISOString(),
+    scopes: [],
+    database: null,
+    organization: { id: organization, name: organization, tier: "free" },
+    dataUrl: "",
+    controlUrl: "",
+    version: "",
+    ownKey: null,
+  });
+
+/** Never answers, until it is aborted. */
+const untilAborted = (_: unknown, { signal }: { signal: AbortSignal }) =>
+  new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DOMException("", "AbortError"))));
+
+const begun = () => {
+  signIn("one");
+  const made = newImport();
+  currentImport.set(made);
+  return { made, going: made.go() };
+};
+
+it("keeps an import that was stopped by the end of the session, for its organization", async () => {
+  sent.run.mockResolvedValueOnce({}).mockImplementationOnce(untilAborted).mockResolvedValue({});
+  sent.runTransaction.mockResolvedValue({});
+  const { made, going } = begun();
+  await vi.waitFor(() => expect(sent.run).toHaveBeenCalledTimes(2));
+  end("refused");
+  await going;
+  expect(currentImport.get()).toBeUndefined();
+  signIn("another");
+  expect(currentImport.get()).toBeUndefined();
+  end("signed out");
+  signIn("one");
+  expect(currentImport.get()).toBe(made);
+  expect(stateOf(made)).toMatchObject({ kind: "stopped", why: "session", doubt: { of: "batch", rows: [1, 5000] } });
+  await made.go();
+  expect(stateOf(made)).toEqual({ kind: "done" });
+  const [, first, again] = keys();
+  expect(again).toBe(first);
+});
+
+it("is stopped, and has not failed, if the service refuses the session", async () => {
+  sent.run.mockImplementationOnce(async () => {
+    end("refused");
+    throw failure("unauthorized", "not_executed");
+  });
+  const { made, going } = begun();
+  await going;
+  expect(stateOf(made)).toEqual({ kind: "stopped", why: "session", doubt: undefined });
+});
+
+it("asks what became of the finish when someone has signed in again", async () => {
+  sent.run.mockResolvedValue({});
+  for (const [outcome, state] of [
+    ["committed", { kind: "done" }],
+    ["not_executed", { kind: "stopped", why: "session", doubt: undefined }],
+    ["unknown", { kind: "stopped", why: "session", doubt: { of: "finish" } }],
+  ] as const) {
+    sent.runTransaction.mockReset().mockImplementationOnce(untilAborted);
+    const { made, going } = begun();
+    await vi.waitFor(() => expect(sent.runTransaction).toHaveBeenCalled());
+    sent.outcomeOf.mockRejectedValueOnce(new Error("There is no session."));
+    end("expired");
+    await going;
+    expect(stateOf(made)).toEqual({ kind: "stopped", why: "session", doubt: { of: "finish" } });
+    sent.outcomeOf.mockReset().mockResolvedValueOnce(outcome);
+    signIn("one");
+    await vi.waitFor(() => expect(sent.outcomeOf).toHaveBeenCalled());
+    await vi.waitFor(() => expect(stateOf(made)).toEqual(state));
+    currentImport.set(undefined);
+  }
+});
+
+it("keeps nothing of it if one forgets what is kept here", async () => {
+  sent.run.mockImplementation(untilAborted);
+  const { going } = begun();
+  end("forgotten");
+  await going;
+  signIn("one");
+  expect(currentImport.get()).toBeUndefined();
+  end("signed out");
 });

@@ -8,8 +8,9 @@ import { PlainSQLError } from "plainsql";
 import { newKey, type Outcome, rehearse, run, runTransaction, type Statement } from "../api/data.ts";
 import { finalOutcomeOf } from "../api/outcome.ts";
 import { textOf, wasAborted } from "../api/requests.ts";
-import { session } from "../api/session.ts";
+import { ended, session } from "../api/session.ts";
 import { type Store, store } from "../api/store.ts";
+import { toast } from "../app/toast.tsx";
 import { type Batch, batchesOf, type Reading } from "./batches.ts";
 import { FileError } from "./csv.ts";
 import { firstFailing, type ImportRow, newStage, Stage, type Target } from "./stage.ts";
@@ -36,10 +37,13 @@ export type Doubt =
   /** The first and last of its rows, counted from 1, and the lines on which these begin. */
   | { of: "batch"; rows: readonly [number, number]; lines: readonly [number, number] };
 
+/** Why it was stopped: by someone, or because the session has ended. */
+export type Why = "cancelled" | "session";
+
 export type State =
   | { kind: "loading" }
   | { kind: "finishing" }
-  | { kind: "stopped"; doubt: Doubt | undefined }
+  | { kind: "stopped"; why: Why; doubt: Doubt | undefined }
   | { kind: "failed"; fault: Fault; doubt: Doubt | undefined }
   | { kind: "undoing" }
   | { kind: "done" }
@@ -66,6 +70,7 @@ const outcomeOf = (error: unknown): Outcome | undefined => (error instanceof Pla
 
 export class CsvImport {
   readonly wanted: Wanted;
+  readonly organization = session.get()?.organization.id ?? "";
   readonly shown: Store<Shown>;
   readonly stage: Stage;
   readonly #batches: AsyncGenerator<Batch, void, void>;
@@ -75,7 +80,9 @@ export class CsvImport {
   // Whether the last batch is stored, after which the import may finish.
   #isLoaded = false;
   #fileError: FileError | undefined;
-  #mayBeFinished = false;
+  // When the finish was first sent, as long as it may have taken effect.
+  #finishSentAt: number | undefined;
+  #why: Why | undefined;
   #doubt: Doubt | undefined;
   #controller = new AbortController();
 
@@ -90,9 +97,14 @@ export class CsvImport {
     return ["loading", "finishing", "undoing"].includes(this.shown.get().state.kind);
   }
 
+  get hasEnded(): boolean {
+    return ["done", "undone"].includes(this.shown.get().state.kind);
+  }
+
   /** Begins, or continues with the request that was not confirmed. */
   async go(): Promise<void> {
     this.#controller = new AbortController();
+    this.#why = undefined;
     this.#set({ state: { kind: "loading" } });
     try {
       if (!this.#isCreated) await this.#run({ of: "create" }, this.stage.create(), this.#keys.create);
@@ -107,8 +119,19 @@ export class CsvImport {
   }
 
   /** Stops it. The rows that are stored stay in the staging table. */
-  stop(): void {
+  stop(why: Why = "cancelled"): void {
+    this.#why = why;
     this.#controller.abort();
+  }
+
+  /** Asks what became of the finish, if that is unknown: when the session ended, nobody could. */
+  async ask(): Promise<void> {
+    const { state } = this.shown.get();
+    if ((state.kind !== "stopped" && state.kind !== "failed") || state.doubt?.of !== "finish") return;
+    const outcome = await this.#finishOutcome();
+    // Unless someone has continued meanwhile.
+    if (this.shown.get().state !== state || outcome === "unknown") return;
+    this.#set({ state: this.#decided(outcome) ? { kind: "done" } : { ...state, doubt: undefined } });
   }
 
   /** Drops the staging table. If it is there no more, the import had finished after all. */
@@ -124,10 +147,9 @@ export class CsvImport {
 
   async #stateAfterDrop(error: unknown): Promise<State> {
     if (error instanceof PlainSQLError && error.sqlstate === UNDEFINED_TABLE) {
-      if (!this.#mayBeFinished) return { kind: "undone" };
       // The end of the import has removed it, or an earlier drop whose response was lost.
-      const outcome = await finalOutcomeOf(this.#keys.finish, this.wanted.database);
-      if (outcome !== "unknown") return { kind: outcome === "committed" ? "done" : "undone" };
+      const outcome = await this.#finishOutcome();
+      if (outcome !== "unknown") return { kind: this.#decided(outcome) ? "done" : "undone" };
       this.#doubt = { of: "finish" };
     } else if (outcomeOf(error) === "unknown") this.#doubt = { of: "drop" };
     return { kind: "failed", fault: { message: textOf(error), canContinue: true }, doubt: this.#doubt };
@@ -160,18 +182,38 @@ export class CsvImport {
 
   async #finish(): Promise<void> {
     this.#controller.signal.throwIfAborted();
-    this.#mayBeFinished = true;
+    this.#finishSentAt ??= Date.now();
     const options = { ...this.#options(), signal: this.#controller.signal, idempotencyKey: this.#keys.finish };
-    await this.#confirmed({ of: "finish" }, () => runTransaction(this.stage.finish(this.shown.get().rows), options));
+    try {
+      await this.#confirmed({ of: "finish" }, () => runTransaction(this.stage.finish(this.shown.get().rows), options));
+    } finally {
+      if (!this.#doubt) this.#finishSentAt = undefined;
+    }
+  }
+
+  /** What became of the finish, by its key. */
+  async #finishOutcome(): Promise<Outcome> {
+    if (this.#finishSentAt === undefined) return "not_executed";
+    return finalOutcomeOf(this.#keys.finish, this.wanted.database, this.#finishSentAt);
+  }
+
+  /** Takes note of an outcome of the finish that is known. Whether all rows are in the table. */
+  #decided(outcome: Outcome): boolean {
+    this.#doubt = undefined;
+    this.#finishSentAt = undefined;
+    return outcome === "committed";
   }
 
   async #stateAfter(error: unknown): Promise<State> {
-    if (!wasAborted(error)) return { kind: "failed", fault: await this.#faultOf(error), doubt: this.#doubt };
-    if (this.#doubt?.of !== "finish") return { kind: "stopped", doubt: this.#doubt };
-    const outcome = await finalOutcomeOf(this.#keys.finish, this.wanted.database);
-    if (outcome === "committed") return { kind: "done" };
-    if (outcome !== "unknown") this.#doubt = undefined;
-    return { kind: "stopped", doubt: this.#doubt };
+    // A request that the service refuses because the session has ended is as good as cancelled.
+    if (!wasAborted(error) && this.#why !== "session") {
+      return { kind: "failed", fault: await this.#faultOf(error), doubt: this.#doubt };
+    }
+    if (this.#doubt?.of === "finish") {
+      const outcome = await this.#finishOutcome();
+      if (outcome !== "unknown" && this.#decided(outcome)) return { kind: "done" };
+    }
+    return { kind: "stopped", why: this.#why ?? "cancelled", doubt: this.#doubt };
   }
 
   async #faultOf(error: unknown): Promise<Fault> {
@@ -280,12 +322,34 @@ export class CsvImport {
 /** The import of this tab. It goes on while other pages are shown. */
 export const currentImport = store<CsvImport | undefined>(undefined);
 
-session.follow(() => {
-  if (session.get()) return;
-  currentImport.get()?.stop();
+/** Those that were stopped because the session has ended, by organization. */
+const stopped = new Map<string, CsvImport>();
+
+const stopWithSession = (here: CsvImport) => {
+  here.stop("session");
+  if (!here.hasEnded && ended.get() !== "forgotten") stopped.set(here.organization, here);
   currentImport.set(undefined);
+};
+
+/** Shows the organization's import again, for someone to continue or discard. */
+const comeBack = (organization: string) => {
+  const found = stopped.get(organization);
+  if (!found) return;
+  stopped.delete(organization);
+  currentImport.set(found);
+  void found.ask();
+  toast(`The import of ${found.wanted.file.name} was stopped. You find it under Tables, Import CSV.`);
+};
+
+session.follow(() => {
+  const now = session.get();
+  const here = currentImport.get();
+  if (!now && here) stopWithSession(here);
+  else if (now && !here) comeBack(now.organization.id);
 });
 
+ended.follow(() => ended.get() === "forgotten" && stopped.clear());
+
 addEventListener("beforeunload", (event) => {
-  if (currentImport.get()?.isRunning) event.preventDefault();
+  if (currentImport.get()?.isRunning || stopped.size) event.preventDefault();
 });
