@@ -1,7 +1,7 @@
 // Creating a table in the form, as a person does it.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { look, openBrowser, signedIn, sql, typeSql } from "./browser.mjs";
+import { dataUrl, look, openBrowser, signedIn, sql, typeSql } from "./browser.mjs";
 
 let browser;
 let page;
@@ -91,4 +91,16 @@ test("a table is made by keyboard as the preview says, shown, and completed", as
   await page.keyboard.press("Control+Space");
   await page.getByRole("option", { name: /console_made/ }).waitFor();
   assert.deepEqual(page.complaints, []);
+});
+
+test("a list from which tables are missing says so", async () => {
+  await page.route(`${dataUrl}/tables?detail=full`, async (route) => {
+    const response = await route.fetch();
+    const { tables, ...others } = await response.json();
+    return route.fulfill({ response, json: { ...others, tables: tables.slice(0, 1), truncated: true } });
+  });
+  await page.getByRole("link", { name: "Tables" }).click();
+  await page.getByText("Only the first 1 tables are listed").waitFor();
+  assert.deepEqual(await look(page, "tables-missing", ["wide", "phone"]), []);
+  await page.unrouteAll();
 });

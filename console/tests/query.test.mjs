@@ -287,7 +287,7 @@ test("a stream of large rows is stopped at a number of bytes, and an export stre
   assert.equal((await cells(page))[1].length, 301);
   const download = page.waitForEvent("download");
   await page.getByRole("button", { name: "Export" }).click();
-  await page.getByRole("menuitem", { name: "CSV" }).click();
+  await page.getByRole("menuitem", { name: "CSV", exact: true }).click();
   const lines = readFileSync(await (await download).path(), "utf8")
     .trimEnd()
     .split("\r\n");
@@ -297,17 +297,18 @@ test("a stream of large rows is stopped at a number of bytes, and an export stre
   await page.reload();
 });
 
-test("results are copied in four formats", async () => {
+test("results are copied in each format", async () => {
   await run(page, "select 1 as id, 'a,b' as text");
   await page.getByRole("gridcell", { name: "a,b" }).waitFor();
   for (const [format, expected] of [
     ["CSV", 'id,text\r\n1,"a,b"\r\n'],
+    ["CSV for spreadsheets", 'id,text\r\n1,"a,b"\r\n'],
     ["JSON", '[\n  {"id": 1, "text": "a,b"}\n]\n'],
     ["Markdown", "| id | text |\n|---:|---|\n| 1 | a,b |\n"],
     ["INSERT", "INSERT INTO results (id, text) VALUES\n  (1, 'a,b');\n"],
   ]) {
     await page.getByRole("button", { name: "Copy", exact: false }).first().click();
-    await page.getByRole("menuitem", { name: format }).click();
+    await page.getByRole("menuitem", { name: format, exact: true }).click();
     await page.waitForFunction(async (text) => (await navigator.clipboard.readText()) === text, expected);
   }
 });

@@ -130,6 +130,25 @@ test("one who has only signed out can still forget", async () => {
   await page.context().close();
 });
 
+test("a session that could not be ended at the service is said to live on", async () => {
+  const page = await signedIn(browser);
+  const token = await tokenOf(page);
+  await page.route(`${controlUrl}/v1/session`, (route) => route.abort());
+  await page.locator(".countdown").click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+  await page.getByText("The session could not be ended at the service, where it is valid until").waitFor();
+  assert.equal(await isTaken(token), true);
+  assert.deepEqual(await look(page, "session-left", ["wide", "phone"]), []);
+  await page.unrouteAll();
+  await signIn(page);
+  await page.locator(".countdown").click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+  await page.getByText("You have signed out.").waitFor();
+  assert.equal(await page.getByText("could not be ended").count(), 0);
+  assert.deepEqual(page.complaints, []);
+  await page.context().close();
+});
+
 /** A link as `plainsql-server dev` makes it. */
 const newLink = async () => {
   const { session } = await control("POST", "/v1/session", { expires_in_seconds: 600 });

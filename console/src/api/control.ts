@@ -2,8 +2,8 @@
 
 import { PlainSQLError } from "plainsql";
 import type { components } from "./generated/control.ts";
-import { request, type Wanted } from "./requests.ts";
-import { current, type Ended, end, keep, type Session, session } from "./session.ts";
+import { request, textOf, type Wanted } from "./requests.ts";
+import { current, type Ended, end, keep, leftOver, type Session, session } from "./session.ts";
 
 type Models = components["schemas"];
 export type Database = Models["Database"];
@@ -78,14 +78,27 @@ const newToken = async (control: string, key: string): Promise<string> => {
   return (await request<Models["NewSessionAnswer"]>(`${control}/v1/session`, wanted)).session.token;
 };
 
-/** Ends the session here and at the service. It is forgotten even if the service can't be reached. */
+/** Ends the session here and at the service. It is forgotten even if the service can't be reached, which is then said. */
 export const signOut = async (why: Ended = "signed out"): Promise<void> => {
-  const { token, controlUrl, ownKey } = current();
+  const { token, controlUrl, ownKey, expiresAt } = current();
+  leftOver.set("");
   end(why);
   // The session ends with its key.
   const path = ownKey === null ? "/v1/session" : at("/v1/keys", ownKey);
-  await request(controlUrl + path, { method: "DELETE", token }).catch(() => undefined);
+  try {
+    await request(controlUrl + path, { method: "DELETE", token });
+  } catch (error) {
+    if (!hasEnded(error)) leftOver.set(leftOverText(expiresAt, textOf(error)));
+  }
 };
+
+/** Whether there is nothing left to end. */
+const hasEnded = (error: unknown): boolean =>
+  error instanceof PlainSQLError && (error.status === 401 || error.status === 404);
+
+const leftOverText = (expiresAt: string, reason: string): string =>
+  `The session could not be ended at the service, where it is valid until ${new Date(expiresAt).toLocaleString("en")}.` +
+  ` This browser has forgotten it. To end it sooner, revoke the API key. ${reason}`;
 
 /** Extends the session. Whether it now ends later. */
 export const refresh = async (): Promise<boolean> => {

@@ -160,8 +160,20 @@ const answerOf = (result: Result<Row>): Answer => ({
 const get = <T>(path: string, database: string, signal?: AbortSignal): Promise<T> =>
   request<T>(current().dataUrl + path, { headers: database ? { "X-Database": database } : {}, signal });
 
-export const listTables = async (database: string, detail: "names" | "columns" | "full"): Promise<Table[]> =>
-  (await get<Models["TablesAnswer"]>(`/tables?detail=${detail}`, database)).tables;
+/** Lists of tables from which some are missing. */
+const cut = new WeakSet<readonly Table[]>();
+
+export const listTables = async (database: string, detail: "names" | "columns" | "full"): Promise<Table[]> => {
+  const { tables, truncated } = await get<Models["TablesAnswer"]>(`/tables?detail=${detail}`, database);
+  if (truncated) cut.add(tables);
+  return tables;
+};
+
+/** What to say if tables are missing from a list, because the tier limits the rows of an answer; else nothing. */
+export const missingTables = (tables: readonly Table[] | undefined): string | undefined =>
+  tables && cut.has(tables)
+    ? `Only the first ${tables.length.toLocaleString("en")} tables are listed: your tier limits how many an answer has. A query finds the others.`
+    : undefined;
 
 export const capabilities = (): Promise<Capabilities> => get("/capabilities", "");
 

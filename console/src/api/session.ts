@@ -38,6 +38,8 @@ const read = (): Session | undefined => {
 
 export const session = store<Session | undefined>(read());
 export const ended = store<Ended>("");
+/** What to say if the last session could not be ended at the service. */
+export const leftOver = store("");
 
 export const keep = (next: Session): void => {
   const before = session.get();

@@ -4,7 +4,7 @@ import { type FormEvent, useEffect, useState } from "react";
 import { signIn, signInByLink } from "../api/control.ts";
 import { link, mayUseLinks } from "../api/link.ts";
 import { textOf } from "../api/requests.ts";
-import { type Ended, ended, session } from "../api/session.ts";
+import { type Ended, ended, leftOver, session } from "../api/session.ts";
 import { store, useStore } from "../api/store.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
 import { storedIn } from "./forget.ts";
@@ -31,6 +31,7 @@ const enter = async (token: string): Promise<void> => {
     if (!mayUseLinks(location.hostname)) throw new Error(LINK_ELSEWHERE);
     if (!token) throw new Error(LINK_CUT);
     await signInByLink(token);
+    if (leftOver.get()) toast(leftOver.get(), "danger");
     linkFault.set("");
   } catch (error) {
     // A session that was there before stays.
@@ -58,11 +59,13 @@ export const SignIn = () => {
   const { isBusy, error, work } = useWork();
   const why = WHY[useStore(ended)];
   const fault = useStore(linkFault);
+  const left = useStore(leftOver);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     work(async () => {
       await signIn(key.trim());
       linkFault.set("");
+      leftOver.set("");
       setKey("");
     });
   };
@@ -73,6 +76,7 @@ export const SignIn = () => {
           <span className="mark" aria-hidden="true" /> PlainSQL
         </h1>
         {fault && <Problem error={new Error(fault)} />}
+        {left && <Problem error={new Error(left)} />}
         {why && !fault && (
           <p className="note" role="status">
             {why}

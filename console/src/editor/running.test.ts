@@ -107,6 +107,14 @@ it("sends a read that writes with a key, and what can't be in a transaction with
   expect(keys).toEqual([undefined, "the key", "the key", undefined]);
 });
 
+it("keeps the notices of a transaction that belong to none of its statements", async () => {
+  const notices = [{ severity: "NOTICE", message: "deferred" }];
+  sent.runTransaction.mockResolvedValue({ answers: [ANSWER, ANSWER], attempts: 1, notices });
+  expect(await start(wanted("delete from t; delete from u", "transaction"), () => undefined)).toMatchObject({
+    notices,
+  });
+});
+
 it("reads a truncated result again without the right to change anything", () => {
   void start({ ...wanted("select f()", "stream"), isRead: true }, () => undefined);
   expect(sent.streams).toEqual([{ isRead: true }]);

@@ -68,6 +68,8 @@ export interface Run {
   /** The key of the write, by which the service knows it. */
   idempotencyKey: string | undefined;
   attempts: number;
+  /** Those of a transaction that belong to none of its statements, such as those of deferred triggers. */
+  notices: Notice[];
   abort: () => void;
 }
 
@@ -140,6 +142,7 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
     outcome: null,
     idempotencyKey: undefined,
     attempts: 1,
+    notices: [],
     abort: () => controller.abort(),
   };
   const sent: Sent = {};
@@ -223,8 +226,8 @@ const runAll = async (
   if (mode === "explain") return { results: show(await rehearse(list.map(explaining), options)) };
   if (mode === "rehearsal") return { results: show(await rehearse(list, options)) };
   sent.key = newKey();
-  const { answers, attempts } = await runTransaction(list, { ...options, idempotencyKey: sent.key });
-  return { results: show(answers), attempts };
+  const { answers, attempts, notices } = await runTransaction(list, { ...options, idempotencyKey: sent.key });
+  return { results: show(answers), attempts, notices };
 };
 
 const EXPLAIN = "explain (analyze, buffers, format json) ";

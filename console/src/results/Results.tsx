@@ -46,6 +46,7 @@ export const Results = ({ run, streamAll }: Props) => {
         />
       )}
       {run.failed && <Failure failed={run.failed} />}
+      <Notices notices={run.notices} label="Notices of the transaction" />
       {run.mode === "rehearsal" && run.results.length > 0 && (
         <p className="note">Rehearsed: everything was rolled back, and nothing has changed.</p>
       )}
@@ -82,10 +83,14 @@ const CANCELLED: Record<Outcome, string> = {
   unknown: "Cancelled. Whether it took effect is unknown: look at the data before you run it again.",
 };
 
-const stateOf = ({ endedAt, isEnding, wasCancelled, outcome }: Run): string => {
+/** What the page says of a run without a result. */
+export const stateOf = ({ endedAt, isEnding, wasCancelled, outcome, mode }: Run): string => {
   if (endedAt === null) return isEnding ? "Cancelling: asking what became of it…" : "Running…";
   if (!wasCancelled) return "Done.";
-  return outcome ? CANCELLED[outcome] : "Cancelled. It only read, so nothing has changed.";
+  if (outcome) return CANCELLED[outcome];
+  return mode === "rehearsal" || mode === "explain"
+    ? "Cancelled. It was a rehearsal, which is never committed, so nothing has changed."
+    : "Cancelled. It only read, so nothing has changed.";
 };
 
 export const Failure = ({ failed: { message, error, sql } }: { failed: Failed }) => (
@@ -304,9 +309,9 @@ const Summary = ({ run, result }: { run: Run; result: Shown }) => {
   );
 };
 
-const Notices = ({ notices }: { notices: readonly Notice[] }) =>
+const Notices = ({ notices, label = "Notices" }: { notices: readonly Notice[]; label?: string }) =>
   notices.length > 0 && (
-    <ul className="notices" aria-label="Notices">
+    <ul className="notices" aria-label={label}>
       {notices.map((each, i) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: they never change
         <li key={i}>

@@ -19,10 +19,17 @@ const bytesText = (value: unknown): string => {
   return text;
 };
 
+/** An array of bytes, as deep as it is. */
+export const bytesIn = (value: unknown): unknown => {
+  if (Array.isArray(value)) return value.map(bytesIn);
+  return value === null ? null : bytesText(value);
+};
+
 /** A value as text, whole. */
 export const textOfValue = (value: Value, type: string | undefined): string => {
   if (value === null || value === undefined) return "";
   if (type === "bytea") return bytesText(value);
+  if (type === "bytea[]") return JSON.stringify(bytesIn(value));
   if (typeof value === "string") return value;
   if (value instanceof Uint8Array) return bytesText(value);
   return JSON.stringify(value);

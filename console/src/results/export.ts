@@ -7,6 +7,7 @@ import type { Rows } from "./rows.ts";
 const PART_ROWS = 500;
 const TYPES: Record<Format, string> = {
   CSV: "text/csv",
+  "CSV for spreadsheets": "text/csv",
   JSON: "application/json",
   Markdown: "text/markdown",
   INSERT: "application/sql",

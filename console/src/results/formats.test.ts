@@ -14,6 +14,31 @@ describe("written", () => {
     );
   });
 
+  it("writes CSV for a spreadsheet, which takes no value for a formula", () => {
+    const columns = ["=a", "n", "text"];
+    const values = ["=1+1", "+1", "-1", "@a", "\ta", "\ra", "a=", "", null].map((text) => [text, "-1.5", "a"]);
+    const wanted = { columns, types: ["text", "numeric", "text"], table: ["t"] };
+    expect(written("CSV for spreadsheets", wanted, values).split("\r\n").slice(0, -1)).toEqual([
+      "'=a,n,text",
+      "'=1+1,-1.5,a",
+      "'+1,-1.5,a",
+      "'-1,-1.5,a",
+      "'@a,-1.5,a",
+      "'\ta,-1.5,a",
+      `"'\ra",-1.5,a`,
+      "a=,-1.5,a",
+      '"",-1.5,a',
+      ",-1.5,a",
+    ]);
+    expect(written("CSV", wanted, values)).toContain("\r\n=1+1,-1.5,a\r\n");
+  });
+
+  it("writes the bytes of an array", () => {
+    const bytes = { columns: ["b"], types: ["bytea[]"], table: ["t"] };
+    expect(JSON.parse(written("JSON", bytes, [[[new Uint8Array([1]), null]]]))).toEqual([{ b: ["\\x01", null] }]);
+    expect(written("CSV", bytes, [[["AQ=="]]])).toBe('b\r\n"[""\\\\x01""]"\r\n');
+  });
+
   it("writes JSON with every digit", () => {
     const text = written("JSON", shape, rows);
     expect(text).toContain('"id": 9007199254740993');
@@ -58,6 +83,8 @@ describe("literal", () => {
     ["a\\b", "text", "E'a\\\\b'"],
     [["a", null, 'q"'], "text[]", 'E\'{"a",NULL,"q\\\\""}\''],
     ["AQI=", "bytea", "E'\\\\x0102'"],
+    [["AQI=", null], "bytea[]", "E'{\"\\\\\\\\x0102\",NULL}'"],
+    [[[new Uint8Array([1, 255])]], "bytea[]", "E'{{\"\\\\\\\\x01ff\"}}'"],
   ])("%j as %s", (value, type, expected) => {
     expect(literal(value, type)).toBe(expected);
   });

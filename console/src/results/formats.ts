@@ -2,13 +2,19 @@
 
 import type { Row, Value } from "../api/data.ts";
 import { isJson, partsOf } from "../api/exact.ts";
-import { isNumeric, textOfValue } from "./cells.ts";
+import { bytesIn, isNumeric, textOfValue } from "./cells.ts";
 
-export type Format = "CSV" | "JSON" | "Markdown" | "INSERT";
+export type Format = "CSV" | "CSV for spreadsheets" | "JSON" | "Markdown" | "INSERT";
 
-export const FORMATS: readonly Format[] = ["CSV", "JSON", "Markdown", "INSERT"];
+export const FORMATS: readonly Format[] = ["CSV", "CSV for spreadsheets", "JSON", "Markdown", "INSERT"];
 
-export const EXTENSIONS: Record<Format, string> = { CSV: "csv", JSON: "json", Markdown: "md", INSERT: "sql" };
+export const EXTENSIONS: Record<Format, string> = {
+  CSV: "csv",
+  "CSV for spreadsheets": "csv",
+  JSON: "json",
+  Markdown: "md",
+  INSERT: "sql",
+};
 
 export interface Shape {
   columns: readonly string[];
@@ -24,18 +30,25 @@ export interface Writer {
   tail: string;
 }
 
-const csvField = (value: Value, type: string | undefined): string => {
+// What a spreadsheet takes for a formula, unless there is an apostrophe before it.
+const FORMULA = /^[=+\-@\t\r\n]/;
+
+const withoutFormula = (text: string, type: string | undefined): string =>
+  FORMULA.test(text) && !isNumeric(type) ? `'${text}` : text;
+
+const csvField = (value: Value, type: string | undefined, isSafe: boolean): string => {
   if (value === null || value === undefined) return "";
-  const text = textOfValue(value, type);
+  const whole = textOfValue(value, type);
+  const text = isSafe ? withoutFormula(whole, type) : whole;
   // An empty text is quoted, and NULL is not, as in PostgreSQL's own CSV.
   return text === "" || /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 
-const csv = ({ columns, types }: Shape): Writer => ({
-  head: `${columns.map((name) => csvField(name, "text")).join(",")}\r\n`,
-  rows: (rows) => rows.map((row) => `${row.map((value, i) => csvField(value, types[i])).join(",")}\r\n`).join(""),
-  tail: "",
-});
+const csv = ({ columns, types }: Shape, isSafe = false): Writer => {
+  const line = (values: readonly Value[], typesOf: readonly string[]) =>
+    `${values.map((value, i) => csvField(value, typesOf[i], isSafe)).join(",")}\r\n`;
+  return { head: line(columns, []), rows: (rows) => rows.map((row) => line(row, types)).join(""), tail: "" };
+};
 
 /** Names that occur twice get a number, as in the service's own objects. */
 export const distinct = (columns: readonly string[]): string[] => {
@@ -50,6 +63,7 @@ export const distinct = (columns: readonly string[]): string[] => {
 const plain = (value: Value, type: string | undefined): string => {
   if (value === null || value === undefined) return "null";
   if (type === "bytea") return JSON.stringify(textOfValue(value, type));
+  if (type === "bytea[]") return textOfValue(value, type);
   if (isJson(type) && typeof value === "string") return value;
   // They come as text, with every digit, and JSON's numbers have as many digits as they like.
   if (isNumeric(type) && typeof value === "string" && /^-?\d+(\.\d+)?$/.test(value)) return value;
@@ -126,7 +140,9 @@ export const literal = (value: Value, type: string | undefined): string => {
   if (isJson(type)) return quoteText(jsonText(value, type));
   if (typeof value === "boolean") return String(value);
   if (isNumeric(type) && /^-?\d+(\.\d+)?$/.test(String(value))) return String(value);
-  if (Array.isArray(value) && type?.endsWith("[]")) return quoteText(arrayText(value));
+  if (Array.isArray(value) && type?.endsWith("[]")) {
+    return quoteText(arrayText(type === "bytea[]" ? (bytesIn(value) as unknown[]) : value));
+  }
   return quoteText(textOfValue(value, type));
 };
 
@@ -140,7 +156,13 @@ const insert = ({ columns, types, table }: Shape): Writer => {
   };
 };
 
-const WRITERS: Record<Format, (shape: Shape) => Writer> = { CSV: csv, JSON: json, Markdown: markdown, INSERT: insert };
+const WRITERS: Record<Format, (shape: Shape) => Writer> = {
+  CSV: csv,
+  "CSV for spreadsheets": (shape) => csv(shape, true),
+  JSON: json,
+  Markdown: markdown,
+  INSERT: insert,
+};
 
 export const writerOf = (format: Format, shape: Shape): Writer => WRITERS[format](shape);
 

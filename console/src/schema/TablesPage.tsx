@@ -1,7 +1,7 @@
 /** The tables of a database: their rows, which can be changed, their structure, and new ones. */
 
 import { lazy, Suspense, useState } from "react";
-import { listTables, type Table } from "../api/data.ts";
+import { listTables, missingTables, type Table } from "../api/data.ts";
 import { may } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
 import { completionsOf } from "../app/catalog.ts";
@@ -85,6 +85,7 @@ export const TablesPage = () => {
             </li>
           ))}
         </ul>
+        {missingTables(value) && <p className="note">{missingTables(value)}</p>}
       </aside>
       <section className="table-main" aria-label={chosen ? labelOf(chosen) : rest === DIAGRAM ? "Diagram" : "No table"}>
         <Problem error={error} />

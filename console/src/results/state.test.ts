@@ -1,0 +1,15 @@
+import { expect, it } from "vitest";
+import type { Run } from "../editor/running.ts";
+import { stateOf } from "./Results.tsx";
+
+const cancelled = (mode: Run["mode"], outcome: Run["outcome"] = null) =>
+  stateOf({ mode, outcome, endedAt: 1, isEnding: false, wasCancelled: true } as Run);
+
+it("says of a rehearsal that it was one, and not that it only read", () => {
+  expect(cancelled("statement")).toContain("It only read");
+  for (const mode of ["rehearsal", "explain"] as const) {
+    expect(cancelled(mode)).toContain("never committed");
+    expect(cancelled(mode)).not.toContain("only read");
+  }
+  expect(cancelled("statement", "committed")).toContain("It took effect");
+});
