@@ -313,6 +313,33 @@ test("results are copied in each format", async () => {
   }
 });
 
+test("a write whose page went away is in the history, which asks what became of it", async () => {
+  let store = () => undefined;
+  const stored = new Promise((resolve) => {
+    store = resolve;
+  });
+  await page.route(`${dataUrl}/v1/query`, async (route) => {
+    if (!route.request().postDataJSON().sql.startsWith("insert")) return route.continue();
+    // It takes effect, but is never answered.
+    store(await route.fetch());
+  });
+  await run(page, "insert into console_people (name) values ('reloaded')");
+  await stored;
+  await page.getByRole("button", { name: "History" }).click();
+  const entry = page.getByRole("listitem").filter({ hasText: "'reloaded'" });
+  await entry.getByText("Running").waitFor();
+  await page.reload();
+  await page.unroute(`${dataUrl}/v1/query`);
+  await page.getByRole("button", { name: "History" }).click();
+  await entry.getByText("Outcome unknown: no response").waitFor();
+  assert.deepEqual(await look(page, "history-unknown", ["wide", "phone"]), []);
+  await entry.getByRole("button", { name: "Ask again" }).click();
+  await entry.getByText("No response, but committed").waitFor();
+  assert.equal(await entry.getByRole("button", { name: "Ask again" }).count(), 0);
+  await page.getByRole("button", { name: "Close the history" }).click();
+  await sql("delete from console_people where name = 'reloaded'");
+});
+
 test("what is typed survives a reload, and a closed tab can be opened again", async () => {
   await typeSql(page, "select 'precious'");
   await page.reload();

@@ -3,10 +3,12 @@
 import { useState } from "react";
 import { useStore } from "../api/store.ts";
 import { ago, duration } from "../app/figures.ts";
-import { Button, TabList } from "../app/parts.tsx";
+import { Button, TabList, useWork } from "../app/parts.tsx";
+import { toast } from "../app/toast.tsx";
 import type { Drafts } from "./drafts.ts";
 import type { History } from "./history.ts";
-import { isGood, wordsOf } from "./ran.ts";
+import { isGood, type Ran, wordsOf } from "./ran.ts";
+import { runs } from "./running.ts";
 
 interface Props {
   history: History;
@@ -22,6 +24,9 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
   const [text, setText] = useState("");
   const ran = useStore(history.ran);
   const saved = useStore(history.saved);
+  const active = Object.values(useStore(runs)).filter(({ endedAt }) => endedAt === null);
+  /** Whether it runs in this page. */
+  const isActive = ({ id, end }: Ran) => end === "sent" && active.some(({ entry }) => entry === id);
   const has = (sql: string) => sql.toLowerCase().includes(text.toLowerCase());
   return (
     <aside
@@ -48,19 +53,21 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
           ran
             .filter(({ sql }) => has(sql))
             .map((each) => (
-              <li key={`${each.at} ${each.sql.length}`}>
+              <li key={each.id ?? `${each.at} ${each.sql.length}`}>
                 <button type="button" onClick={() => open(each.sql)}>
                   <code>{each.sql.slice(0, 240)}</code>
                   <small>
-                    <b className={isGood(each) ? "good" : "bad"}>{wordsOf(each)}</b> · {duration(each.ms)} ·{" "}
+                    {isActive(each) ? "Running" : <b className={isGood(each) ? "good" : "bad"}>{wordsOf(each)}</b>} ·{" "}
+                    {each.end !== "sent" && `${duration(each.ms)} · `}
                     {each.database || "default database"} · {ago(each.at)}
                   </small>
-                  {each.effect === "unknown" && (
+                  {each.effect === "unknown" && !isActive(each) && (
                     <small>
                       Look at the data before you run it again.{each.key && ` Its idempotency key is ${each.key}.`}
                     </small>
                   )}
                 </button>
+                {each.effect === "unknown" && each.key && !isActive(each) && <Ask history={history} ran={each} />}
               </li>
             ))}
         {list === "Saved" &&
@@ -98,5 +105,18 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
       {list === "Closed" && drafts.closed.length === 0 && <p className="faint">Tabs that you close are kept here.</p>}
       {list === "Run" && ran.length > 0 && <Button onClick={() => history.clear()}>Clear</Button>}
     </aside>
+  );
+};
+
+/** Asks what became of a write whose response never came. */
+const Ask = ({ history, ran }: { history: History; ran: Ran }) => {
+  const { isBusy, work } = useWork();
+  const ask = async () => {
+    if ((await history.ask(ran)) === "unknown") toast("It is still unknown. Ask again later, or look at the data.");
+  };
+  return (
+    <Button disabled={isBusy} onClick={() => work(ask)}>
+      {isBusy ? "Asking…" : "Ask again"}
+    </Button>
   );
 };

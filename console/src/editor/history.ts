@@ -1,5 +1,7 @@
 /** What was run, and the queries that were saved, in localStorage. */
 
+import type { Outcome } from "../api/data.ts";
+import { finalOutcomeOf } from "../api/outcome.ts";
 import { type Store, store } from "../api/store.ts";
 import type { Ran } from "./ran.ts";
 
@@ -88,10 +90,20 @@ export class History {
     this.#saved.forget();
   }
 
+  /** Adds an entry, or replaces the one with its id. */
   add(ran: Ran): void {
-    const next = [{ ...ran, sql: ran.sql.slice(0, SQL_MAX) }, ...this.ran.get()].slice(0, RAN_MAX);
+    const others = this.ran.get().filter(({ id }) => id === undefined || id !== ran.id);
+    const next = [{ ...ran, sql: ran.sql.slice(0, SQL_MAX) }, ...others].slice(0, RAN_MAX);
     // Drafts matter more: where the browser stores no more, the oldest ones go.
     while (!this.#ran.write(next) && next.length > 0) next.length = Math.floor(next.length / 2);
+  }
+
+  /** Asks the service what became of a write, by its key, and keeps the answer. */
+  async ask({ key = "", database, at }: Ran): Promise<Outcome> {
+    const effect = await finalOutcomeOf(key, database, at);
+    const decided = (each: Ran) => (each.key === key ? { ...each, effect, key: undefined } : each);
+    if (effect !== "unknown") this.#ran.write(this.ran.get().map(decided));
+    return effect;
   }
 
   clear(): void {

@@ -4,9 +4,12 @@ import type { Outcome } from "../api/data.ts";
 import { count } from "../app/figures.ts";
 import type { Mode, Run } from "./running.ts";
 
-export type End = "done" | "rehearsed" | "explained" | "failed" | "cancelled";
+/** How it ended. What is only "sent" had no response when it was kept, and perhaps never gets one. */
+export type End = "sent" | "done" | "rehearsed" | "explained" | "failed" | "cancelled";
 
 export interface Ran {
+  /** What is kept when it is sent is replaced by what is kept when it ends. Older entries have none. */
+  id?: string | undefined;
   at: number;
   sql: string;
   database: string;
@@ -43,10 +46,7 @@ export const ranOf = (run: Run, statements: readonly string[]): Ran => {
   // A plan is no result of the statement.
   const shown = run.mode === "explain" ? [] : results.filter(({ columns }) => columns.length);
   return {
-    at: Date.now(),
-    sql: statements.join(";\n"),
-    database: run.database,
-    statements: statements.length,
+    ...beginningOf(run, statements),
     end: wasCancelled ? "cancelled" : failed ? "failed" : ENDS[run.mode],
     code: failed?.error?.code,
     effect,
@@ -57,6 +57,26 @@ export const ranOf = (run: Run, statements: readonly string[]): Ran => {
     ms: (run.endedAt ?? run.startedAt) - run.startedAt,
   };
 };
+
+const beginningOf = ({ entry, database }: Run, statements: readonly string[]) => ({
+  id: entry,
+  at: Date.now(),
+  sql: statements.join(";\n"),
+  database,
+  statements: statements.length,
+});
+
+/** What is kept of a write before it is sent: all that is left of it if the page goes away before the response. */
+export const sentOf = (run: Run, statements: readonly string[]): Ran => ({
+  ...beginningOf(run, statements),
+  end: "sent",
+  effect: "unknown",
+  key: run.idempotencyKey,
+  rows: 0,
+  affected: 0,
+  hasMore: false,
+  ms: 0,
+});
 
 // Those with which a response is lost on its way.
 const LOST = new Set(["network_error", "connection_lost", "stream_broken"]);
@@ -82,13 +102,15 @@ export const wordsOf = (ran: Ran): string => {
   if (end === "rehearsed") return ["Rehearsed and rolled back", ...figuresOf(ran)].join(", ");
   if (end === "explained") return "Explained and rolled back";
   if (effect === "unknown") return `Outcome unknown: ${reasonOf(ran)}`;
-  const began = end === "cancelled" ? "Cancelled" : `Failed${code ? `: ${code}` : ""}`;
+  const began = { sent: "No response", cancelled: "Cancelled", failed: `Failed${code ? `: ${code}` : ""}` }[end];
   return [began, ...(effect ? [EFFECTS[effect]] : []), ...(rows ? [`after ${count(rows, "row")}`] : [])].join(", ");
 };
 
 const reasonOf = ({ end, code = "" }: Ran): string => {
   if (end === "cancelled") return "cancelled";
+  if (end === "sent") return "no response";
   return LOST.has(code) ? "connection lost" : code;
 };
 
-export const isGood = ({ end }: Ran): boolean => end === "done" || end === "rehearsed" || end === "explained";
+export const isGood = ({ end, effect }: Ran): boolean =>
+  end === "done" || (end === "sent" && effect === "committed") || end === "rehearsed" || end === "explained";

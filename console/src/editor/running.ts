@@ -14,9 +14,12 @@ import {
 } from "../api/data.ts";
 import { finalOutcomeOf } from "../api/outcome.ts";
 import { textOf, wasAborted } from "../api/requests.ts";
+import { session } from "../api/session.ts";
 import { store } from "../api/store.ts";
 import { type Rows, rowsInMemory } from "../results/rows.ts";
 import { StreamedRows } from "../results/stream.ts";
+import { historyOf } from "./history.ts";
+import { sentOf } from "./ran.ts";
 import { type Found, offsetOf } from "./statements.ts";
 
 export const MAX_ROWS = 1_000;
@@ -52,6 +55,8 @@ export interface Failed {
 
 export interface Run {
   id: number;
+  /** What the history knows it by. */
+  entry: string;
   /** The tab's text when it began. */
   text: string;
   mode: Mode;
@@ -130,6 +135,7 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
   const controller = new AbortController();
   const begun: Run = {
     id,
+    entry: newKey(),
     text: wanted.text,
     mode,
     database: wanted.database,
@@ -145,7 +151,7 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
     notices: [],
     abort: () => controller.abort(),
   };
-  const sent: Sent = {};
+  const sent: Sent = { keep: () => keepSent({ ...begun, idempotencyKey: sent.key }, wanted) };
   const sentAt = Date.now();
   runs.update((all) => ({ ...all, [draft]: begun }));
   const finish = (next: Partial<Run>): Run => {
@@ -155,7 +161,10 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
     return done;
   };
   try {
-    if (mode === "stream") return await startStream(wanted, id, controller.signal, finish);
+    if (mode === "stream") {
+      if (!wanted.isRead) sent.keep();
+      return await startStream(wanted, id, controller.signal, finish);
+    }
     return finish(await runAll(wanted, id, controller.signal, sent));
   } catch (error) {
     if (wasAborted(error)) {
@@ -170,7 +179,17 @@ export const start = async (wanted: Wanted, ended: Ended): Promise<Run | undefin
 interface Sent {
   key?: string;
   isUnknown?: boolean;
+  /** Called before it is sent. */
+  keep: () => void;
 }
+
+/** So that a page that goes away before the response leaves an entry with the key to ask by. */
+const keepSent = (run: Run, { statements }: Wanted): void => {
+  const here = session.get();
+  if (!here) return;
+  const texts = statements.map(({ found }) => found.sql);
+  historyOf(here.organization.id).add(sentOf(run, texts));
+};
 
 /** What became of a run that was cancelled before its response. */
 const becameOf = async ({ key, isUnknown }: Sent, database: string, sentAt: number): Promise<Outcome | null> => {
@@ -198,6 +217,7 @@ const runOne = async (statement: Statement, command: string, options: RunOptions
     }
   }
   sent.key = newKey();
+  sent.keep();
   try {
     return await run(statement, { ...options, idempotencyKey: sent.key });
   } catch (error) {
@@ -206,6 +226,7 @@ const runOne = async (statement: Statement, command: string, options: RunOptions
   // VACUUM and the like can't run in a transaction, and a key needs one. Nothing was executed.
   delete sent.key;
   sent.isUnknown = true;
+  sent.keep();
   return run(statement, options);
 };
 
@@ -226,6 +247,7 @@ const runAll = async (
   if (mode === "explain") return { results: show(await rehearse(list.map(explaining), options)) };
   if (mode === "rehearsal") return { results: show(await rehearse(list, options)) };
   sent.key = newKey();
+  sent.keep();
   const { answers, attempts, notices } = await runTransaction(list, { ...options, idempotencyKey: sent.key });
   return { results: show(answers), attempts, notices };
 };
