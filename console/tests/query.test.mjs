@@ -340,6 +340,27 @@ test("a write whose page went away is in the history, which asks what became of 
   await sql("delete from console_people where name = 'reloaded'");
 });
 
+test("a saved query is not replaced by another one without a question", async () => {
+  const asked = [];
+  const answer = (dialog) => {
+    asked.push(dialog.type());
+    return dialog.type() === "prompt" ? dialog.accept("kept name") : dialog.dismiss();
+  };
+  page.on("dialog", answer);
+  for (const text of ["select 'saved first'", "select 'saved second'"]) {
+    await typeSql(page, text);
+    await more(page, "Save query…");
+  }
+  page.off("dialog", answer);
+  assert.deepEqual(asked, ["prompt", "prompt", "confirm"]);
+  await page.getByRole("button", { name: "History" }).click();
+  await page.getByRole("tab", { name: "Saved" }).click();
+  await page.getByRole("listitem").filter({ hasText: "kept name" }).getByText("select 'saved first'").waitFor();
+  await page.getByRole("button", { name: "Delete kept name" }).click();
+  await page.getByRole("tab", { name: "Run", exact: true }).click();
+  await page.getByRole("button", { name: "Close the history" }).click();
+});
+
 test("what is typed survives a reload, and a closed tab can be opened again", async () => {
   await typeSql(page, "select 'precious'");
   await page.reload();

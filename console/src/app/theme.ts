@@ -1,6 +1,7 @@
 /** Dark or light: the browser's choice, or the user's. */
 
 import { store } from "../api/store.ts";
+import { remember } from "./remember.ts";
 
 export type Theme = "system" | "light" | "dark";
 
@@ -19,7 +20,7 @@ show();
 
 export const setTheme = (next: Theme): void => {
   theme.set(next);
-  localStorage.setItem(KEY, next);
+  remember(KEY, next);
   show();
 };
 

@@ -7,6 +7,7 @@ import { completionsOf } from "../app/catalog.ts";
 import { database } from "../app/databases.ts";
 import { duration } from "../app/figures.ts";
 import { Button, Menu } from "../app/parts.tsx";
+import { remember } from "../app/remember.ts";
 import { toast } from "../app/toast.tsx";
 import { copyText, Results } from "../results/Results.tsx";
 import { RUN_KEY, type SqlEditor } from "./codemirror.ts";
@@ -153,9 +154,10 @@ export const QueryPage = () => {
   const save = () => {
     const title = prompt("Save this query as", draft.title);
     if (!title) return;
+    if (history.replaces(title, draft.sql) && !confirm(`Replace the saved query “${title}”?`)) return;
     if (!history.save(title, draft.sql)) {
       return toast(
-        "The browser's storage is full: the query is not saved. Close tabs that you no longer need.",
+        "The browser's storage is full: the query is not saved. Delete saved queries that you no longer need.",
         "danger",
       );
     }
@@ -210,7 +212,8 @@ export const QueryPage = () => {
         )}
         {isFull && (
           <p className="problem" role="alert">
-            The browser's storage is full: what you type now is only in this page. Close tabs that you no longer need.
+            The browser's storage is full, though the history was dropped: what you type now is only in this page. Copy
+            it to a file, delete saved queries, or close large tabs, which then can't be opened again.
           </p>
         )}
         <Split
@@ -283,7 +286,7 @@ const Split = ({ top, bottom }: { top: React.ReactNode; bottom: React.ReactNode 
   const set = (next: number) => {
     const within = Math.max(12, Math.min(85, next));
     setPercent(within);
-    localStorage.setItem(SPLIT_KEY, String(Math.round(within)));
+    remember(SPLIT_KEY, String(Math.round(within)));
   };
   const drag = (event: React.PointerEvent) => {
     event.preventDefault();

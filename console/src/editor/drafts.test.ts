@@ -1,16 +1,23 @@
-import { expect, it } from "vitest";
-import { Drafts } from "./drafts.ts";
+import { expect, it, vi } from "vitest";
+
+vi.stubGlobal("sessionStorage", { getItem: () => null });
+
+const { Drafts } = await import("./drafts.ts");
 
 class FakeStorage {
   readonly kept = new Map<string, string>();
   isFull = false;
+  /** How many characters it has room for. */
+  room = Number.POSITIVE_INFINITY;
   get length() {
     return this.kept.size;
   }
   key = (index: number) => [...this.kept.keys()][index] ?? null;
   getItem = (key: string) => this.kept.get(key) ?? null;
   setItem = (key: string, value: string) => {
-    if (this.isFull) throw new Error("QuotaExceededError");
+    const others = [...this.kept].filter(([each]) => each !== key).map(([each, text]) => each.length + text.length);
+    const used = others.reduce((all, size) => all + size, key.length + value.length);
+    if (this.isFull || used > this.room) throw new Error("QuotaExceededError");
     this.kept.set(key, value);
   };
   removeItem = (key: string) => void this.kept.delete(key);
@@ -81,4 +88,45 @@ it("shows the same tab after a reload, each window its own", () => {
   here.active.set(first);
   expect(drafts("org", storage, tab).active.get()).toBe(first);
   expect(drafts("org", storage).active.get()).not.toBe(first);
+});
+
+const ranOf = (storage: FakeStorage) => JSON.parse(storage.getItem("plainsql.history.org") ?? "[]") as number[];
+
+it("drops the history, and then what was closed first, before it keeps what is typed in the page only", () => {
+  const storage = new FakeStorage();
+  const found = drafts("org", storage);
+  const typed = found.open[0]?.id ?? "";
+  const now = vi.spyOn(Date, "now").mockReturnValueOnce(0);
+  for (const [i, sql] of ["select 'a'", "select 'b'"].entries()) {
+    const { id } = found.add(sql.padEnd(1000), sql);
+    now.mockReturnValue(1000 + i);
+    found.close(id);
+  }
+  now.mockRestore();
+  storage.setItem("plainsql.history.org", JSON.stringify(Array(1000).fill(1)));
+  storage.room = 5000;
+  const type = (characters: number) => {
+    found.change(typed, { sql: "x".repeat(characters) });
+    return [found.isFull.get(), ranOf(storage).length, found.closed.map(({ title }) => title)];
+  };
+  const closed = ["select 'b'", "select 'a'"];
+  expect(type(100)).toEqual([false, 1000, closed]);
+  expect(type(1500)).toEqual([false, 500, closed]);
+  expect(type(3000)).toEqual([false, 0, ["select 'b'"]]);
+  expect(type(4700)).toEqual([false, 0, []]);
+  expect(drafts("org", storage).open.map(({ sql }) => sql.length)).toEqual([4700]);
+  expect(type(6000)).toEqual([true, 0, []]);
+});
+
+it("stores what it could not when a large tab is closed", () => {
+  const storage = new FakeStorage();
+  const found = drafts("org", storage);
+  const typed = found.open[0]?.id ?? "";
+  const large = found.add("y".repeat(4000));
+  storage.room = 5000;
+  found.change(typed, { sql: "x".repeat(2000) });
+  expect(found.isFull.get()).toBe(true);
+  found.close(large.id);
+  expect(found.isFull.get()).toBe(false);
+  expect(drafts("org", storage).open.map(({ sql }) => sql.length)).toEqual([2000]);
 });

@@ -4,6 +4,7 @@
  */
 
 import { store } from "../api/store.ts";
+import { halveHistories } from "./history.ts";
 import type { Parameter } from "./parameters.ts";
 
 export interface Draft {
@@ -57,7 +58,14 @@ export class Drafts {
     const key = `plainsql.active.${organization}`;
     this.active.set(tab.getItem(key) ?? "");
     this.#load();
-    this.active.follow(() => this.#isForgotten || tab.setItem(key, this.active.get()));
+    this.active.follow(() => {
+      if (this.#isForgotten) return;
+      try {
+        tab.setItem(key, this.active.get());
+      } catch {
+        // After a reload, another tab is shown.
+      }
+    });
   }
 
   get open(): Draft[] {
@@ -106,6 +114,7 @@ export class Drafts {
     if (!next) this.add();
     else if (this.active.get() === id) this.active.set(next.id);
     for (const old of this.closed.slice(CLOSED_MAX)) this.#remove(old.id);
+    this.#storeOthers();
   }
 
   /** The closed ones, the last one first. */
@@ -148,21 +157,47 @@ export class Drafts {
   }
 
   #store(draft: Draft): void {
-    try {
-      this.#storage.setItem(this.#prefix + draft.id, JSON.stringify(draft));
-      this.#unstored.delete(draft.id);
-    } catch {
-      this.#unstored.add(draft.id);
-    }
+    if (this.#put(draft)) this.#unstored.delete(draft.id);
+    else this.#unstored.add(draft.id);
     this.isFull.set(this.#unstored.size > 0);
   }
 
-  #remove(id: string): void {
+  /** Whether the browser has stored it. What matters less goes until there is room for it. */
+  #put(draft: Draft): boolean {
+    const text = JSON.stringify(draft);
+    for (;;) {
+      try {
+        this.#storage.setItem(this.#prefix + draft.id, text);
+        return true;
+      } catch {
+        if (!this.#makeRoom(draft)) return false;
+      }
+    }
+  }
+
+  /** Drops the older half of what was run, then the tab that was closed first. Whether there was anything to drop. */
+  #makeRoom({ id }: Draft): boolean {
+    if (halveHistories(this.#storage)) return true;
+    const oldest = this.closed.findLast((each) => each.id !== id);
+    if (!oldest) return false;
+    this.#drop(oldest.id);
+    return true;
+  }
+
+  #drop(id: string): void {
     this.#storage.removeItem(this.#prefix + id);
     this.#unstored.delete(id);
     this.all.set(this.all.get().filter((draft) => draft.id !== id));
-    // There may be room for them now.
-    for (const draft of this.all.get()) if (this.#unstored.has(draft.id)) this.#store(draft);
+  }
+
+  #remove(id: string): void {
+    this.#drop(id);
+    this.#storeOthers();
+  }
+
+  /** There may be room for them now. */
+  #storeOthers(): void {
+    for (const draft of this.open) if (this.#unstored.has(draft.id)) this.#store(draft);
     this.isFull.set(this.#unstored.size > 0);
   }
 }

@@ -91,3 +91,14 @@ it.each(["committed", "not_executed"])(
     expect(reloaded().ran.get().map(wordsOf)).toEqual([words[outcome as keyof typeof words]]);
   },
 );
+
+it("says that saving would replace another query", () => {
+  const history = historyOf("org");
+  history.save("mine", "select 1");
+  const replaced = [
+    ["mine", "select 1"],
+    ["mine", "select 2"],
+    ["other", "select 2"],
+  ].map(([name = "", sql = ""]) => history.replaces(name, sql));
+  expect(replaced).toEqual([false, true, false]);
+});

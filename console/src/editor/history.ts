@@ -19,9 +19,13 @@ interface List<T> {
   all: Store<T[]>;
   /** Whether the browser has stored it. */
   write: (next: T[]) => boolean;
+  /** Reads again what is stored. */
+  read: () => void;
   /** Stores nothing from now on. */
   forget: () => void;
 }
+
+const HISTORY = "plainsql.history.";
 
 const list = <T>(key: string): List<T> => {
   let isForgotten = false;
@@ -36,6 +40,7 @@ const list = <T>(key: string): List<T> => {
   addEventListener("storage", (event) => {
     if (event.key === key) all.set(read());
   });
+  const readAgain = () => isForgotten || all.set(read());
   const write = (next: T[]) => {
     if (isForgotten) return false;
     try {
@@ -50,7 +55,35 @@ const list = <T>(key: string): List<T> => {
     isForgotten = true;
     all.set([]);
   };
-  return { all, write, forget };
+  return { all, write, read: readAgain, forget };
+};
+
+const parsed = (text: string | null): unknown => {
+  try {
+    return JSON.parse(text ?? "null");
+  } catch {
+    return null;
+  }
+};
+
+/** Drops the older half of each history, to make room for what matters more. Whether there was anything to drop. */
+export const halveHistories = (storage: Storage): boolean => {
+  const keys = Array.from({ length: storage.length }, (_, i) => storage.key(i) ?? "");
+  let hasDropped = false;
+  for (const key of keys.filter((each) => each.startsWith(HISTORY))) {
+    const ran = parsed(storage.getItem(key));
+    if (!Array.isArray(ran) || ran.length === 0) continue;
+    const half = JSON.stringify(ran.slice(0, Math.floor(ran.length / 2)));
+    storage.removeItem(key);
+    try {
+      storage.setItem(key, half);
+    } catch {
+      // Then all of it goes.
+    }
+    hasDropped = true;
+  }
+  if (hasDropped) for (const each of known.values()) each.read();
+  return hasDropped;
 };
 
 const known = new Map<string, History>();
@@ -71,9 +104,10 @@ export const forgetHistories = (): void => {
 export class History {
   readonly #ran: List<Ran>;
   readonly #saved: List<Saved>;
+  #isForgotten = false;
 
   constructor(organization: string) {
-    this.#ran = list<Ran>(`plainsql.history.${organization}`);
+    this.#ran = list<Ran>(HISTORY + organization);
     this.#saved = list<Saved>(`plainsql.saved.${organization}`);
   }
 
@@ -85,7 +119,13 @@ export class History {
     return this.#saved.all;
   }
 
+  /** Reads again what was run. */
+  read(): void {
+    this.#ran.read();
+  }
+
   forgetAll(): void {
+    this.#isForgotten = true;
     this.#ran.forget();
     this.#saved.forget();
   }
@@ -110,10 +150,17 @@ export class History {
     this.#ran.write([]);
   }
 
+  /** Whether another query is saved under the name. */
+  replaces(name: string, sql: string): boolean {
+    return this.saved.get().some((each) => each.name === name && each.sql !== sql);
+  }
+
   /** Whether the browser has stored it. */
   save(name: string, sql: string): boolean {
     const others = this.saved.get().filter((each) => each.name !== name);
-    return this.#saved.write([...others, { name, sql, at: Date.now() }].sort((a, b) => a.name.localeCompare(b.name)));
+    const next = [...others, { name, sql, at: Date.now() }].sort((a, b) => a.name.localeCompare(b.name));
+    while (!this.#saved.write(next)) if (this.#isForgotten || !halveHistories(localStorage)) return false;
+    return true;
   }
 
   forget(name: string): void {
