@@ -6,6 +6,8 @@ const sent = vi.hoisted(() => ({
   runTransaction: vi.fn(),
   outcomeOf: vi.fn(),
   streams: [] as { isRead: boolean }[],
+  end: (_: object) => undefined as unknown,
+  closed: 0,
 }));
 vi.mock("../api/data.ts", () => ({ ...sent, newKey: () => "the key", rehearse: vi.fn() }));
 vi.mock("../api/requests.ts", () => ({
@@ -19,8 +21,18 @@ vi.mock("../results/stream.ts", () => ({
     constructor(_: unknown, __: string, isRead: boolean) {
       sent.streams.push({ isRead });
     }
-    follow = () => () => undefined;
-    close = () => undefined;
+    get isRunning() {
+      return this.state.kind === "waiting";
+    }
+    follow = (listener: () => void) => {
+      sent.end = (state) => {
+        this.state = state as typeof this.state;
+        listener();
+      };
+    };
+    close = () => {
+      sent.closed += 1;
+    };
     cancel = () => undefined;
   },
 }));
@@ -105,6 +117,17 @@ it("sends a read that writes with a key, and what can't be in a transaction with
   await start(wanted("vacuum t"), () => undefined);
   const keys = sent.run.mock.calls.map(([, { idempotencyKey }]) => idempotencyKey);
   expect(keys).toEqual([undefined, "the key", "the key", undefined]);
+});
+
+it.each([
+  { kind: "failed", error: new PlainSQLError({ code: "syntax_error", message: "" }) },
+  { kind: "stopped", why: "cancelled" },
+])("leaves no worker of a stream that ends before its columns: $kind", async (state) => {
+  const run = start(wanted("select 1", "stream"), () => undefined);
+  sent.closed = 0;
+  sent.end(state);
+  expect(await run).toMatchObject({ results: [], wasCancelled: state.kind === "stopped" });
+  expect(sent.closed).toBe(1);
 });
 
 it("keeps the notices of a transaction that belong to none of its statements", async () => {

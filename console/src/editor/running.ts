@@ -288,22 +288,19 @@ const startStream = (
       const { state } = rows;
       if (state.kind === before) return;
       before = state.kind;
-      if (state.kind === "running") change(draft, id, { results: [shown()] });
-      else if (state.kind === "failed") {
+      if (state.kind === "running") return change(draft, id, { results: [shown()] });
+      const hasColumns = rows.columns.length > 0;
+      // Without columns there is nothing to show, and its worker would stay for nothing.
+      if (!hasColumns) rows.close();
+      const results = hasColumns ? [shown()] : [];
+      if (state.kind === "failed") {
+        if (!hasColumns) return reject(state.error);
         // What has arrived stays visible.
-        if (rows.columns.length === 0) reject(state.error);
-        else
-          resolve(
-            finish({
-              results: [shown()],
-              failed: failureOf(state.error, { draft, mode: "stream", database, statements, text: "" }),
-            }),
-          );
-      } else {
-        const results = rows.columns.length ? [shown()] : [];
-        if (state.kind !== "stopped") resolve(finish({ results }));
-        else resolve(finish({ results, wasCancelled: state.why === "cancelled", outcome: state.outcome ?? null }));
+        const failed = failureOf(state.error, { draft, mode: "stream", database, statements, text: "" });
+        return resolve(finish({ results, failed }));
       }
+      if (state.kind !== "stopped") return resolve(finish({ results }));
+      resolve(finish({ results, wasCancelled: state.why === "cancelled", outcome: state.outcome ?? null }));
     });
   });
 

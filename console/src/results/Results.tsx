@@ -14,7 +14,7 @@ import { textOfValue } from "./cells.ts";
 import { save, saveAs } from "./export.ts";
 import { FORMATS, type Format, written } from "./formats.ts";
 import { type Cell, Grid } from "./Grid.tsx";
-import { type StreamedRows, streamToFile } from "./stream.ts";
+import { MAX_BYTES, type StreamedRows, streamToFile } from "./stream.ts";
 
 const Chart = lazy(async () => ({ default: (await import("../explain/Chart.tsx")).Chart }));
 const Plan = lazy(async () => ({ default: (await import("../explain/Plan.tsx")).Plan }));
@@ -208,7 +208,8 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
       )}
       {stream && isFull(stream) && (
         <p className="note" role="status">
-          Stopped at {count(rows.count, "row")} / {bytes(stream.bytes)}, to keep this tab's memory bounded.{" "}
+          Stopped at {count(rows.count, "row")} / {bytes(stream.bytes)}, to keep this tab's memory bounded: all streams
+          of the page share {bytes(MAX_BYTES)}. Close editor tabs whose streams you no longer need.{" "}
           {canExportAll(run, result)
             ? "Export streams all rows to a file."
             : "The statement took effect; the other rows of its result were not kept."}

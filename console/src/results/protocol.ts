@@ -21,6 +21,8 @@ export interface StreamRequest {
 export type ToWorker =
   | { kind: "start"; request: StreamRequest }
   | { kind: "cancel" }
+  /** The page keeps as much as it can. */
+  | { kind: "full" }
   | { kind: "chunk"; chunk: number };
 
 export interface StreamEnd {

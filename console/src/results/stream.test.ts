@@ -1,4 +1,4 @@
-import { beforeEach, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
 
 class FakeWorker extends EventTarget {
   static last: FakeWorker;
@@ -14,12 +14,36 @@ class FakeWorker extends EventTarget {
 vi.stubGlobal("Worker", FakeWorker);
 vi.mock("../api/session.ts", () => ({ current: () => ({ dataUrl: "https://d", token: "t" }), end: () => undefined }));
 
-const { StreamedRows } = await import("./stream.ts");
+const { MAX_BYTES, StreamedRows } = await import("./stream.ts");
 
 let rows: InstanceType<typeof StreamedRows>;
 beforeEach(() => {
   rows = new StreamedRows({ sql: "select 1", params: [] }, "", true);
   FakeWorker.last.say({ kind: "progress", rows: 3, bytes: 9, starts: [0] });
+});
+
+afterEach(() => rows.close());
+
+it("keeps so many bytes in all streams of the page together", () => {
+  const other = () => new StreamedRows({ sql: "select 1", params: [] }, "", true);
+  const start = () => FakeWorker.last.said[0];
+  FakeWorker.last.say({ kind: "columns", columns: ["a"], types: ["text"], requestId: "", isBuffered: false });
+  FakeWorker.last.say({ kind: "progress", rows: 4, bytes: 200e6, starts: [] });
+  const second = other();
+  expect(start()).toMatchObject({ request: { maxBytes: MAX_BYTES - 200e6 } });
+  const { last: worker } = FakeWorker;
+  worker.say({ kind: "progress", rows: 1, bytes: 50e6, starts: [0] });
+  const third = other();
+  expect(start()).toMatchObject({ request: { maxBytes: MAX_BYTES - 250e6 } });
+  expect(worker.said).toHaveLength(1);
+  FakeWorker.last.say({ kind: "progress", rows: 1, bytes: 7e6, starts: [0] });
+  expect(FakeWorker.last.said.at(-1)).toEqual({ kind: "full" });
+  rows.close();
+  third.close();
+  const fourth = other();
+  expect(start()).toMatchObject({ request: { maxBytes: MAX_BYTES - 50e6 } });
+  second.close();
+  fourth.close();
 });
 
 it("is read-only if that is wanted", () => {

@@ -7,8 +7,12 @@ import type { Format } from "./formats.ts";
 import type { FromWorker, StreamEnd, StreamRequest, ToWorker } from "./protocol.ts";
 import type { Rows } from "./rows.ts";
 
-/** More than this is for a file: a browser's tab has little memory. */
-const MAX_BYTES = 256_000_000;
+/** More than this, in all streams of the page, is for a file: a browser's tab has little memory. */
+export const MAX_BYTES = 256_000_000;
+/** Those whose workers keep rows. */
+const kept = new Set<StreamedRows>();
+
+const keptBytes = (): number => [...kept].reduce((all, { bytes }) => all + bytes, 0);
 // What was looked at is parsed, which takes some times as much memory as its bytes.
 const MAX_PARSED_BYTES = 24_000_000;
 // What is visible stays, however large it is.
@@ -25,10 +29,15 @@ const gone = (): Error => new Error("The rows of this result are no longer here.
 
 const newWorker = (): Worker => new Worker(new URL("./worker.ts", import.meta.url), { type: "module" });
 
-const requestOf = ({ sql, params }: Statement, database: string, isRead: boolean): StreamRequest => {
+const requestOf = (
+  { sql, params }: Statement,
+  database: string,
+  isRead: boolean,
+  maxBytes = MAX_BYTES,
+): StreamRequest => {
   const { dataUrl, token } = current();
   const body = { sql, params, ...(database && { database }), read_only: isRead };
-  return { url: dataUrl, token, body, maxBytes: MAX_BYTES };
+  return { url: dataUrl, token, body, maxBytes };
 };
 
 interface Chunk {
@@ -62,7 +71,8 @@ export class StreamedRows implements Rows {
   #isClosed = false;
 
   constructor(statement: Statement, database: string, isRead: boolean) {
-    const request = requestOf(statement, database, isRead);
+    const request = requestOf(statement, database, isRead, Math.max(0, MAX_BYTES - keptBytes()));
+    kept.add(this);
     this.#token = request.token;
     this.#worker = newWorker();
     this.#worker.addEventListener("message", ({ data }: MessageEvent<FromWorker>) => this.#hear(data));
@@ -170,6 +180,8 @@ export class StreamedRows implements Rows {
       this.count = message.rows;
       this.bytes = message.bytes;
       this.#starts.push(...message.starts);
+      // Others of the page may have received rows meanwhile.
+      if (this.isRunning && keptBytes() > MAX_BYTES) this.#say({ kind: "full" });
     } else if (message.kind === "rows") this.#keep(message.chunk, message);
     else if (message.kind === "done") this.state = { kind: "done", end: message.end };
     else if (message.kind === "stopped") this.state = message;
@@ -198,6 +210,7 @@ export class StreamedRows implements Rows {
   /** Ends the worker. What was asked for does not come. */
   #end(): void {
     this.#isClosed = true;
+    kept.delete(this);
     this.#worker.terminate();
     for (const asked of this.#asked.values()) for (const { reject } of asked) reject(gone());
     this.#asked.clear();

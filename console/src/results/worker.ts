@@ -28,9 +28,17 @@ const say = (message: FromWorker) => postMessage(message);
 
 addEventListener("message", ({ data }: MessageEvent<ToWorker>) => {
   if (data.kind === "start") receive(data.request).catch(sayFailure);
-  else if (data.kind === "cancel") controller.abort();
+  else if (data.kind === "cancel" || data.kind === "full") stop(data.kind);
   else sendChunk(data.chunk);
 });
+
+let why: "cancelled" | "memory" = "cancelled";
+
+const stop = (kind: "cancel" | "full") => {
+  if (controller.signal.aborted) return;
+  if (kind === "full") why = "memory";
+  controller.abort();
+};
 
 const sendChunk = (chunk: number) => {
   if (!isComplete(chunk)) waiting.add(chunk);
@@ -157,7 +165,7 @@ const finish = () => {
 
 const sayFailure = (cause: unknown) => {
   progress();
-  if (controller.signal.aborted) return say({ kind: "stopped", why: "cancelled", outcome });
+  if (controller.signal.aborted) return say({ kind: "stopped", why, outcome });
   sayError({ code: "network_error", message: `The connection broke: ${(cause as Error).message}.`, outcome }, 0);
 };
 
