@@ -5,7 +5,6 @@ import { session } from "./api/session.ts";
 import { useStore } from "./api/store.ts";
 import { Boundary } from "./app/Boundary.tsx";
 import { forgetCatalogs } from "./app/catalog.ts";
-import { database, databases } from "./app/databases.ts";
 import { Shell } from "./app/Shell.tsx";
 import { LinkSignIn, SignIn } from "./app/SignIn.tsx";
 import "./app/theme.ts";
@@ -19,8 +18,6 @@ session.follow(() => {
   forgetAllRuns();
   forgetCatalogs();
   forgetClient();
-  databases.set(undefined);
-  database.set("");
 });
 
 const Console = () => {

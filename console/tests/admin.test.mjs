@@ -1,14 +1,14 @@
 // Explain, charts and administration, as a person uses them.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { control, look, more, openBrowser, run, signedIn, sql, typeSql } from "./browser.mjs";
+import { control, dataUrl, look, more, openBrowser, run, signedIn, sql, typeSql } from "./browser.mjs";
 
 let browser;
 let page;
 before(async () => {
   browser = await openBrowser();
   // What an earlier run may have left.
-  for (const name of ["console-shop", "console-store"]) {
+  for (const name of ["console-shop", "console-store", "console-staging", "console-trial"]) {
     await control("DELETE", `/v1/databases/${name}?restorable=false`);
   }
   await sql("drop table if exists console_orders");
@@ -80,6 +80,91 @@ test("a database is created, renamed, deleted by its name, and restored", async 
   await page.getByRole("menuitem", { name: "Restore" }).click();
   await row(/console-store.*ready/).waitFor();
   await control("DELETE", "/v1/databases/console-store?restorable=false");
+});
+
+/** A page of its own, in which a database other than the default is chosen. */
+const inStaging = async () => {
+  const staging = await control("POST", "/v1/databases", { name: "console-staging" });
+  assert.equal(staging.database?.state, "ready", JSON.stringify(staging));
+  await sql("create table console_where as select 'staging ' || n as here from generate_series(1, 2000) n", {
+    database: "console-staging",
+  });
+  await sql("create table console_where as select 'the default' as here");
+  const other = await signedIn(browser);
+  await other.locator("select.database").selectOption("console-staging");
+  return other;
+};
+
+test("SQL runs in the database that was chosen, and in no other", async () => {
+  const other = await inStaging();
+  const shown = (text) => other.getByRole("gridcell", { name: text, exact: true }).waitFor();
+  await run(other, "select here from console_where");
+  await shown("staging 1");
+  // The list of databases does not come before a key is pressed.
+  let list = () => undefined;
+  const asked = new Promise((resolve) => {
+    list = resolve;
+  });
+  await other.route("**/v1/databases?*", async (route) => {
+    await asked;
+    await route.continue();
+  });
+  await other.reload();
+  await other.getByLabel("SQL", { exact: true }).focus();
+  await other.keyboard.press("Control+Enter");
+  await shown("staging 1");
+  list();
+  // What was run there is streamed from there, though another one is chosen now.
+  await other.locator("select.database option", { hasText: "main" }).waitFor({ state: "attached" });
+  await other.unroute("**/v1/databases?*");
+  await other.locator("select.database").selectOption("main");
+  await other.getByRole("button", { name: "Stream all" }).click();
+  await other.locator(".summary[data-state=done]", { hasText: "2,000 rows" }).waitFor();
+  // A table that was imported is opened where it was imported.
+  await other.locator("select.database").selectOption("console-staging");
+  await other.getByRole("link", { name: "Tables" }).click();
+  await other.getByRole("button", { name: "Import CSV" }).click();
+  const buffer = Buffer.from("id\n7\n");
+  await other.getByLabel("CSV file").setInputFiles({ name: "console_there.csv", mimeType: "text/csv", buffer });
+  await other.getByRole("button", { name: "Import", exact: true }).click();
+  await other.getByRole("heading", { name: "Imported" }).waitFor();
+  await other.locator("select.database").selectOption("main");
+  await other.getByRole("button", { name: "Open table" }).click();
+  await shown("7");
+  assert.equal(await other.locator("select.database").inputValue(), "console-staging");
+  // Its new name is chosen, and when it is deleted, nothing is.
+  await other.getByRole("link", { name: "Databases" }).click();
+  await other.getByRole("button", { name: "Actions of console-staging" }).click();
+  await other.getByRole("menuitem", { name: "Rename…" }).click();
+  await other.getByRole("textbox", { name: "Name" }).fill("console-trial");
+  await other.getByRole("button", { name: "Rename", exact: true }).click();
+  await other.getByRole("row", { name: "console-trial" }).waitFor();
+  assert.equal(await other.locator("select.database").inputValue(), "console-trial");
+  await other.getByRole("button", { name: "Actions of console-trial" }).click();
+  await other.getByRole("menuitem", { name: "Delete…" }).click();
+  await other.getByLabel("Type console-trial to confirm").fill("console-trial");
+  await other.getByRole("button", { name: "Delete", exact: true }).click();
+  await other.getByRole("row", { name: /console-trial.*restorable until/ }).waitFor();
+  await other.getByRole("link", { name: "Query" }).click();
+  await other.getByText("The database console-trial is not there any more").waitFor();
+  assert.equal(await other.getByRole("button", { name: /^Run/ }).isDisabled(), true);
+  const before = other.asked.length;
+  await other.getByLabel("SQL", { exact: true }).focus();
+  await other.keyboard.press("Control+Enter");
+  await other.locator(".toast", { hasText: "is not there any more" }).waitFor();
+  assert.deepEqual(
+    other.asked.slice(before).filter((url) => url.startsWith(`${dataUrl}/v1/`)),
+    [],
+  );
+  assert.deepEqual(await look(other, "database-gone", ["wide", "phone"]), []);
+  await other.locator("select.database").selectOption("main");
+  await other.keyboard.press("Escape");
+  await run(other, "select here from console_where");
+  await shown("the default");
+  assert.deepEqual(other.complaints, []);
+  await other.context().close();
+  await control("DELETE", "/v1/databases/console-trial?restorable=false");
+  await sql("drop table console_where");
 });
 
 test("a key is shown once, rotated and revoked", async () => {

@@ -9,7 +9,7 @@ import {
   listDatabases,
   restoreDatabase,
 } from "../api/control.ts";
-import { choose, loadDatabases } from "../app/databases.ts";
+import { choose, loadDatabases, renamed } from "../app/databases.ts";
 import { bytes, moment } from "../app/figures.ts";
 import { Button, Dialog, Field, Menu, Problem, useLoaded, useWork } from "../app/parts.tsx";
 import { go } from "../app/place.ts";
@@ -126,6 +126,7 @@ export const DatabasesPage = () => {
           close={() => ask(null)}
           save={async (name) => {
             await changeDatabase(asked.database.id, { name });
+            renamed(asked.database.name, name);
             toast(`It is called ${name} now.`);
             again();
             await loadDatabases();

@@ -8,7 +8,7 @@ import { useStore } from "../api/store.ts";
 import { draftsOf } from "../editor/drafts.ts";
 import { QueryPage } from "../editor/QueryPage.tsx";
 import { Boundary } from "./Boundary.tsx";
-import { choose, database, databases, loadDatabases } from "./databases.ts";
+import { choose, database, databases, isGone, loadDatabases } from "./databases.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
 import { duration } from "./figures.ts";
 import { type Command, Palette } from "./Palette.tsx";
@@ -159,6 +159,7 @@ export const Shell = () => {
 
 const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
   const chosen = useStore(database);
+  const known = useStore(databases);
   const bound = current().database;
   if (bound) return <span className="database">{bound}</span>;
   if (!may("admin")) {
@@ -167,6 +168,7 @@ const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
         className="database"
         aria-label="Database"
         placeholder="default database"
+        key={chosen}
         defaultValue={chosen}
         onBlur={(event) => choose(event.target.value.trim())}
       />
@@ -174,7 +176,9 @@ const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
   }
   return (
     <select className="database" aria-label="Database" value={chosen} onChange={(event) => choose(event.target.value)}>
-      {names.length === 0 && <option value="">no database</option>}
+      {!names.includes(chosen) && (
+        <option value={chosen}>{!chosen ? "no database" : isGone(known, chosen) ? `${chosen}: gone` : chosen}</option>
+      )}
       {names.map((name) => (
         <option key={name}>{name}</option>
       ))}

@@ -2,15 +2,31 @@
 
 import { type Database, listDatabases } from "../api/control.ts";
 import { may, session } from "../api/session.ts";
-import { store } from "../api/store.ts";
+import { store, useStore } from "../api/store.ts";
+
+const key = (): string => `plainsql.database.${session.get()?.organization.id ?? ""}`;
+
+/** What the session is bound to, or what was chosen before. It is needed before the databases are listed. */
+const remembered = (): string => {
+  const here = session.get();
+  return here ? (here.database ?? sessionStorage.getItem(key()) ?? "") : "";
+};
 
 /** Undefined until they are known. A session without the scope admin can't list them. */
 export const databases = store<Database[] | undefined>(undefined);
 
 /** The name of the chosen one. Empty: the organization's default. */
-export const database = store("");
+export const database = store(remembered());
 
-const key = (): string => `plainsql.database.${session.get()?.organization.id ?? ""}`;
+let owner = session.get()?.id;
+
+session.follow(() => {
+  const id = session.get()?.id;
+  if (id === owner) return;
+  owner = id;
+  databases.set(undefined);
+  database.set(remembered());
+});
 
 export const choose = (name: string): void => {
   database.set(name);
@@ -18,20 +34,37 @@ export const choose = (name: string): void => {
   if (session.get()) sessionStorage.setItem(key(), name);
 };
 
+let loads = 0;
+
+/** Lists them. If none was chosen, the default is. A chosen one that isn't there any more is replaced by no other. */
 export const loadDatabases = async (): Promise<void> => {
-  const current = session.get();
-  if (!current) return;
-  if (!may("admin")) {
-    databases.set(undefined);
-    choose(current.database ?? sessionStorage.getItem(key()) ?? "");
-    return;
-  }
+  const id = session.get()?.id;
+  if (!id || !may("admin")) return;
+  loads += 1;
+  const load = loads;
   const found = await listDatabases();
-  if (session.get()?.id !== current.id) return;
+  if (session.get()?.id !== id || load !== loads) return;
   databases.set(found);
+  if (database.get()) return;
   const usable = found.filter(({ state }) => state === "ready");
-  const wanted = current.database ?? database.get() ?? "";
-  const kept = wanted || sessionStorage.getItem(key()) || "";
-  const fallback = usable.find((each) => each.default) ?? usable[0];
-  choose(usable.find(({ name }) => name === kept)?.name ?? fallback?.name ?? "");
+  const first = usable.find((each) => each.default) ?? usable[0];
+  if (first) choose(first.name);
 };
+
+/** Follows a new name, so that the database that was chosen stays chosen. */
+export const renamed = (before: string, after: string): void => {
+  databases.update((all) => all?.map((each) => (each.name === before ? { ...each, name: after } : each)));
+  if (database.get() === before) choose(after);
+};
+
+/** Whether the chosen one can't be used: it was deleted, has another name now, or is not ready. */
+export const isGone = (all: readonly Database[] | undefined, name: string): boolean =>
+  Boolean(all && name) && !all?.some((each) => each.name === name && each.state === "ready");
+
+/** What to say if the chosen one can't be used; empty if it can. */
+export const goneText = (all: readonly Database[] | undefined, name: string): string =>
+  isGone(all, name)
+    ? `The database ${name} is not there any more, or is not ready. Choose another one at the top: nothing is run until then.`
+    : "";
+
+export const useGone = (): string => goneText(useStore(databases), useStore(database));

@@ -4,7 +4,7 @@ import { type RefObject, useEffect, useRef, useState } from "react";
 import { current } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
 import { completionsOf } from "../app/catalog.ts";
-import { database } from "../app/databases.ts";
+import { database, databases, goneText, loadDatabases, useGone } from "../app/databases.ts";
 import { duration } from "../app/figures.ts";
 import { Button, Menu } from "../app/parts.tsx";
 import { remember } from "../app/remember.ts";
@@ -56,6 +56,7 @@ export const QueryPage = () => {
   const history = historyOf(current().organization.id);
   const [isHistoryOpen, setHistoryOpen] = useState(false);
   const name = useStore(database);
+  const gone = useGone();
   const all = useStore(runs);
   const editor = useRef<SqlEditor>(null);
   const historyButton = useRef<HTMLButtonElement>(null);
@@ -80,6 +81,14 @@ export const QueryPage = () => {
 
   const begin = (mode: Mode, found: Found[]) => {
     if (isRunning(draft.id)) return toast(STILL_RUNNING);
+    // As it is now: a key may be pressed before the page is drawn again.
+    const chosen = database.get();
+    const fault = goneText(databases.get(), chosen);
+    if (fault) {
+      // It may be ready by now.
+      loadDatabases().catch(() => undefined);
+      return toast(fault, "danger");
+    }
     if (found.length === 0) return toast("There is no statement here.");
     let statements: Wanted["statements"];
     try {
@@ -89,7 +98,7 @@ export const QueryPage = () => {
     }
     editor.current?.clearFailed();
     const text = editor.current?.text ?? draft.sql;
-    start({ draft: draft.id, mode, database: name, statements, text }, (done) => {
+    start({ draft: draft.id, mode, database: chosen, statements, text }, (done) => {
       const ran = ranOf(
         done,
         found.map(({ sql }) => sql),
@@ -131,13 +140,13 @@ export const QueryPage = () => {
   };
   const streamAll = ({ sql, params }: Shown) => {
     const [found] = statementsOf(sql);
-    if (!found) return;
+    if (!found || !run) return;
     const from = draft.sql.indexOf(sql);
     const moved = { ...found, from: Math.max(0, from) };
-    // Only to read it again: what writes has taken effect already, and must not do so twice.
+    // Where it was run, and only to read it again: what writes has taken effect already, and must not do so twice.
     const statements = [{ found: moved, params }];
     start(
-      { draft: draft.id, mode: "stream", database: name, statements, text: draft.sql, isRead: true },
+      { draft: draft.id, mode: "stream", database: run.database, statements, text: draft.sql, isRead: true },
       () => undefined,
     );
   };
@@ -178,6 +187,7 @@ export const QueryPage = () => {
             <Button
               kind="main"
               onClick={runWanted}
+              disabled={gone !== ""}
               title={`Run the statement at the cursor, or the selection (${RUN_KEY})`}
             >
               Run <kbd>{RUN_KEY}</kbd>
@@ -204,6 +214,11 @@ export const QueryPage = () => {
             History
           </Button>
         </div>
+        {gone && (
+          <p className="problem" role="alert">
+            {gone}
+          </p>
+        )}
         {isLinkIncomplete && (
           <p className="problem" role="alert">
             This link is incomplete: a part of its SQL is missing, so nothing was opened. Copy the whole link, or ask

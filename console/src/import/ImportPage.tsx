@@ -14,8 +14,8 @@ interface Props {
   tables: readonly Table[];
   schemas: readonly string[];
   /** Called when rows were imported. */
-  imported: () => void;
-  open: (schema: string, name: string) => void;
+  imported: (database: string) => void;
+  open: (schema: string, name: string, database: string) => void;
 }
 
 export const ImportPage = ({ database, tables, schemas, imported, open }: Props) => {
@@ -46,8 +46,8 @@ const TITLES: Record<State["kind"], string> = {
 
 interface ProgressProps {
   run: CsvImport;
-  imported: () => void;
-  open: (schema: string, name: string) => void;
+  imported: (database: string) => void;
+  open: (schema: string, name: string, database: string) => void;
 }
 
 const ImportProgress = ({ run, imported, open }: ProgressProps) => {
@@ -56,7 +56,7 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
   const isDone = state.kind === "done";
   // biome-ignore lint/correctness/useExhaustiveDependencies: once, when it is done
   useEffect(() => {
-    if (isDone) imported();
+    if (isDone) imported(database);
   }, [isDone]);
   const isStopped = state.kind === "stopped" || state.kind === "failed";
   const why = state.kind === "stopped" ? state.why : undefined;
@@ -97,7 +97,7 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
             autoFocus
             onClick={() => {
               leave();
-              open(target.schema, target.name);
+              open(target.schema, target.name, database);
             }}
           >
             Open table

@@ -5,7 +5,7 @@ import { listTables, missingTables, type Table } from "../api/data.ts";
 import { may } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
 import { completionsOf } from "../app/catalog.ts";
-import { database } from "../app/databases.ts";
+import { choose, database, useGone } from "../app/databases.ts";
 import { bytes, number } from "../app/figures.ts";
 import { Button, Problem, useLoaded } from "../app/parts.tsx";
 import { go, place } from "../app/place.ts";
@@ -29,6 +29,7 @@ const ImportPage = lazy(async () => ({ default: (await import("../import/ImportP
 
 export const TablesPage = () => {
   const name = useStore(database);
+  const gone = useGone();
   const { rest } = useStore(place);
   const { value, error, isLoading, again } = useLoaded(() => listTables(name, "full"), name);
   const [text, setText] = useState("");
@@ -40,14 +41,18 @@ export const TablesPage = () => {
   const schemas = [...new Set(["public", ...(value ?? []).map(({ schema }) => schema)])];
   const leave = () => go("tables", "");
   const open = (schema: string, table: string) => go("tables", idOf({ schema, name: table }));
-  const changed = () => {
+  const openIn = (schema: string, table: string, where: string) => {
+    choose(where);
+    open(schema, table);
+  };
+  const changed = (where: string) => {
     // The editor completes it from now on.
-    void completionsOf(name, true);
+    void completionsOf(where, true);
     again();
   };
   const added = (schema: string, table: string) => {
     toast(`${schema}.${table} was created.`);
-    changed();
+    changed(name);
     open(schema, table);
   };
   return (
@@ -88,11 +93,11 @@ export const TablesPage = () => {
         {missingTables(value) && <p className="note">{missingTables(value)}</p>}
       </aside>
       <section className="table-main" aria-label={chosen ? labelOf(chosen) : rest === DIAGRAM ? "Diagram" : "No table"}>
-        <Problem error={error} />
+        <Problem error={gone ? new Error(gone) : error} />
         {rest === NEW && <CreateTable key={name} database={name} schemas={schemas} close={leave} created={added} />}
         {rest === IMPORT && value && (
           <Suspense fallback={<p className="state">Loading…</p>}>
-            <ImportPage database={name} tables={value} schemas={schemas} imported={changed} open={open} />
+            <ImportPage database={name} tables={value} schemas={schemas} imported={changed} open={openIn} />
           </Suspense>
         )}
         {rest === DIAGRAM && (
