@@ -1,7 +1,7 @@
 // Browsing a table and changing its rows, as a person does it.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { cells, look, openBrowser, signedIn, sql } from "./browser.mjs";
+import { cells, dataUrl, look, openBrowser, signedIn, sql } from "./browser.mjs";
 
 let browser;
 let page;
@@ -60,7 +60,7 @@ test("changes are reviewed as SQL and saved in one transaction", async () => {
   assert.equal((await sql("select count(*)::int as n from console_items where title = 'Item 449'"))[0].n, 1);
   await page.getByRole("button", { name: "Review 3 changes" }).click();
   const shown = await page.locator(".preview").innerText();
-  assert.match(shown, /^delete from public\.console_items where id = '449';/);
+  assert.match(shown, /^delete from public\.console_items where id = '449'[^;]*;/);
   assert.match(
     shown,
     /update public\.console_items set title = 'It''s <b>new<\/b>' where id = '44' and title = 'Item 44';/,
@@ -78,6 +78,75 @@ test("changes are reviewed as SQL and saved in one transaction", async () => {
       ["Item 44 again", { a: [1] }],
     ],
   );
+});
+
+/** Whether a request asks for a page of the table. */
+const isPage = (request) => (request.postData() ?? "").includes("limit 201");
+
+test("a change belongs to its row: nothing else is shown meanwhile, and a deleted row is not changed as well", async () => {
+  await page.getByRole("gridcell", { name: "Item 441", exact: true }).click();
+  await page.keyboard.press("Enter");
+  await page.getByLabel("New value").fill("not any more");
+  await page.getByRole("button", { name: "Change", exact: true }).click();
+  for (const name of ["Filter", "Sort by title"]) {
+    assert.equal(await page.getByRole("button", { name, exact: true }).isDisabled(), true, name);
+  }
+  assert.equal(await page.getByRole("button", { name: /^Remove the filter/ }).isDisabled(), true);
+  await page.getByRole("button", { name: "Delete row" }).click();
+  await page.getByRole("button", { name: "Review 1 change" }).click();
+  assert.match(
+    await page.locator(".preview").innerText(),
+    /^delete from public\.console_items where id = '441'[^;]*;$/,
+  );
+  const asked = [];
+  const listen = (request) => isPage(request) && asked.push(request.url());
+  page.on("request", listen);
+  const listed = page.waitForResponse((response) => response.url().includes("/tables?detail=full"));
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByRole("gridcell", { name: "not any more" }).waitFor({ state: "detached" });
+  await listed;
+  // A second page for the same save would be asked for when the list has come and is drawn.
+  await drawn();
+  page.off("request", listen);
+  assert.equal(asked.length, 1);
+  assert.deepEqual(await sql("select 1 from console_items where id = 441"), []);
+});
+
+const drawn = () =>
+  page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done()))));
+
+test("a page that comes late does not replace the one that is wanted", async () => {
+  let late;
+  let resume = () => undefined;
+  const held = new Promise((resolve) => {
+    resume = resolve;
+  });
+  await page.route(`${dataUrl}/v1/query`, async (route) => {
+    if (!isPage(route.request()) || late) return route.continue();
+    late = route.request();
+    await held;
+    // It may have been given up.
+    return route.continue().catch(() => undefined);
+  });
+  await page.getByRole("button", { name: /^Remove the filter/ }).click();
+  await page.getByLabel("Comparison").selectOption("begins with");
+  await page.getByLabel("Value of the filter").fill("item 43");
+  await page.getByRole("button", { name: "Filter", exact: true }).click();
+  await page.getByRole("gridcell", { name: "Item 439", exact: true }).waitFor();
+  const ends = ["requestfinished", "requestfailed"];
+  const over = !late.failure() && Promise.race(ends.map((end) => page.waitForEvent(end, (each) => each === late)));
+  resume();
+  await over;
+  await drawn();
+  assert.deepEqual(
+    (await cells(page)).filter((text) => /^Item/.test(text) && !/^Item 43/.test(text)),
+    [],
+  );
+  await page.unroute(`${dataUrl}/v1/query`);
+  await page.getByRole("button", { name: /^Remove the filter/ }).click();
+  await page.getByLabel("Value of the filter").fill("item 44");
+  await page.getByRole("button", { name: "Filter", exact: true }).click();
+  await page.getByRole("gridcell", { name: "Item 440", exact: true }).waitFor();
 });
 
 test("what someone else has changed is not overwritten", async () => {

@@ -9,6 +9,7 @@ import { toast } from "../app/toast.tsx";
 import { textOfValue } from "../results/cells.ts";
 import { type Cell, Grid } from "../results/Grid.tsx";
 import { rowsInMemory } from "../results/rows.ts";
+import { countOf, editsOf, NONE, type Pending, toggledDelete, withInsert, withoutInsert, withUpdate } from "./edits.ts";
 import {
   type Changed,
   type Column,
@@ -28,10 +29,23 @@ import {
 } from "./statements.ts";
 
 interface Loaded {
+  /** What was asked for. */
+  wanted: Page;
   rows: Row[];
   types: string[];
   hasMore: boolean;
 }
+
+/** What is to be shown. Another one is made to load it again. */
+interface Page {
+  source: Source;
+  filters: Filter[];
+  sort: Sort | null;
+  from: From;
+  saves: number;
+}
+
+type Opened = { what: "edit"; row: Row; column: number } | { what: "insert" | "review" };
 
 const sourceOf = (table: Table): Source => ({
   schema: table.schema,
@@ -47,47 +61,61 @@ interface Props {
 }
 
 export const TableRows = ({ table, database, changed }: Props) => {
-  const source = useMemo(() => sourceOf(table), [table]);
+  const [source, setSource] = useState(() => sourceOf(table));
   const names = useMemo(() => source.columns.map(({ name }) => name), [source]);
   const [filters, setFilters] = useState<Filter[]>([]);
   const [sort, setSort] = useState<Sort | null>(null);
   const [pages, setPages] = useState<From[]>([{ kind: "start" }]);
+  const [saves, setSaves] = useState(0);
   const [loaded, setLoaded] = useState<Loaded>();
-  const [updates, setUpdates] = useState<Record<number, Changed>>({});
-  const [deletes, setDeletes] = useState<number[]>([]);
-  const [inserts, setInserts] = useState<Changed[]>([]);
+  const [pending, setPending] = useState<Pending>(NONE);
   const [cell, select] = useState<Cell | null>(null);
-  const [dialog, setDialog] = useState<"edit" | "insert" | "review" | null>(null);
+  const [dialog, setDialog] = useState<Opened | null>(null);
   const { error, work } = useWork();
-  const isEditable = keyOf(source).length > 0 && may("write") && /table$/.test(table.kind);
   const from = pages.at(-1) as From;
+  const wanted = useMemo<Page>(() => ({ source, filters, sort, from, saves }), [source, filters, sort, from, saves]);
+  const edits = editsOf(pending);
+  const total = countOf(edits);
 
-  const discard = () => {
-    setUpdates({});
-    setDeletes([]);
-    setInserts([]);
-  };
-  const load = () =>
+  // The list of tables is read again after each save. Only other columns are another table, and not while rows of the
+  // one before are being changed.
+  useEffect(() => {
+    const next = sourceOf(table);
+    if (total === 0 && dialog === null && JSON.stringify(next) !== JSON.stringify(source)) {
+      setSource(next);
+      setPages([{ kind: "start" }]);
+    }
+  }, [table, source, total, dialog]);
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `work` is another one each time
+  useEffect(() => {
+    const controller = new AbortController();
+    const { signal } = controller;
     work(async () => {
-      const options = { database, maxRows: PAGE_ROWS + 1, readOnly: true };
-      const answer = await run(pageOf(source, { filters, sort }, from), options);
+      const options = { database, maxRows: PAGE_ROWS + 1, readOnly: true, signal };
+      const answer = await run(pageOf(wanted.source, wanted, wanted.from), options).catch((failed: unknown) => {
+        if (!signal.aborted) throw failed;
+      });
+      // Another page is wanted by now.
+      if (!answer || signal.aborted) return;
       const hasMore = answer.rows.length > PAGE_ROWS;
-      setLoaded({ rows: answer.rows.slice(0, PAGE_ROWS), types: answer.types, hasMore });
+      setLoaded({ wanted, rows: answer.rows.slice(0, PAGE_ROWS), types: answer.types, hasMore });
       select(null);
     });
-  // biome-ignore lint/correctness/useExhaustiveDependencies: loaded again when another page is wanted
-  useEffect(load, [source, filters, sort, from]);
+    return () => controller.abort();
+  }, [wanted, database]);
 
+  const rows = loaded?.rows ?? NO_ROWS;
   const shown = useMemo(() => {
-    const rows = (loaded?.rows ?? []).map((row, i) => {
-      const change = updates[i];
+    const read = rows.map((row) => {
+      const change = pending.updates.get(row);
       return change
         ? row.map((value, at) => ((names[at] as string) in change ? change[names[at] as string] : value))
         : row;
     });
-    const added = inserts.map((each) => names.map((name) => each[name] ?? null));
-    return rowsInMemory([...rows, ...added]);
-  }, [loaded, updates, inserts, names]);
+    const added = pending.inserts.map((each) => names.map((name) => each[name] ?? null));
+    return rowsInMemory([...read, ...added]);
+  }, [rows, pending, names]);
   const types = loaded?.types ?? source.columns.map(({ type }) => type);
 
   const start = (next: { filters?: Filter[]; sort?: Sort | null }) => {
@@ -100,56 +128,69 @@ export const TableRows = ({ table, database, changed }: Props) => {
     else start({ sort: sort.isDescending ? null : { column, isDescending: true } });
   };
   const goOn = () => {
-    const last = loaded?.rows.at(-1);
+    const last = rows.at(-1);
     if (!last) return;
     const byKey = orderOf(source, sort) !== undefined;
     setPages([...pages, byKey ? { kind: "after", row: last } : { kind: "offset", rows: pages.length * PAGE_ROWS }]);
   };
-  const loadedCount = loaded?.rows.length ?? 0;
-  const edits = {
-    updates: Object.entries(updates).map(([i, each]) => ({ row: loaded?.rows[Number(i)] as Row, changed: each })),
-    deletes: deletes.map((i) => loaded?.rows[i] as Row),
-    inserts,
+  // What is shown is about to be replaced while another page is being loaded.
+  const isCurrent = loaded?.wanted === wanted;
+  const isEditable = keyOf(source).length > 0 && may("write") && /table$/.test(table.kind);
+  const isLocked = total > 0;
+  const chosen = cell ? rows[cell.row] : undefined;
+  const isNew = cell !== null && cell.row >= rows.length && cell.row < shown.count;
+  const edit = ({ row: i, column: at }: Cell) => {
+    const [row, column] = [rows[i], source.columns[at]];
+    if (!row || !isChangeable(column) || !isEditable || !isCurrent) return;
+    setDialog({ what: "edit", row, column: at });
   };
-  const total = edits.updates.length + edits.deletes.length + inserts.length;
-  const column = cell && source.columns[cell.column];
-  const canEdit = isEditable && column && cell.row < loadedCount && !column.generated && column.identity !== "always";
+  const canEdit = isEditable && isCurrent && chosen !== undefined && isChangeable(source.columns[cell?.column ?? -1]);
   const toggleDelete = () => {
-    if (!cell) return;
-    if (cell.row >= loadedCount) setInserts(inserts.filter((_, i) => i !== cell.row - loadedCount));
-    else setDeletes(deletes.includes(cell.row) ? deletes.filter((i) => i !== cell.row) : [...deletes, cell.row]);
+    if (chosen) setPending(toggledDelete(pending, chosen));
+    else if (cell && isNew) setPending(withoutInsert(pending, cell.row - rows.length));
   };
+  const discard = () => {
+    setPending(NONE);
+    select(null);
+  };
+  const opened = dialog?.what === "edit" ? { ...dialog, of: source.columns[dialog.column] } : undefined;
 
   return (
     <>
-      <Filters columns={source.columns} filters={filters} change={(next) => start({ filters: next })} />
+      <Filters
+        columns={source.columns}
+        filters={filters}
+        isLocked={isLocked}
+        change={(next) => start({ filters: next })}
+      />
       <div className="bar">
         {isEditable && (
           <>
-            <Button disabled={!canEdit} onClick={() => setDialog("edit")}>
+            <Button disabled={!canEdit} onClick={() => cell && edit(cell)}>
               Edit cell
             </Button>
-            <Button onClick={() => setDialog("insert")}>Insert row</Button>
-            <Button disabled={!cell} onClick={toggleDelete}>
-              {cell && deletes.includes(cell.row) ? "Keep row" : "Delete row"}
+            <Button onClick={() => setDialog({ what: "insert" })}>Insert row</Button>
+            <Button disabled={!isCurrent || !(chosen || isNew)} onClick={toggleDelete}>
+              {chosen && pending.deletes.has(chosen) ? "Keep row" : "Delete row"}
             </Button>
           </>
         )}
         {!isEditable && <small>Read only: {reasonOf(source, table)}</small>}
         {total > 0 && (
           <>
-            <Button kind="main" onClick={() => setDialog("review")}>
+            <Button kind="main" onClick={() => setDialog({ what: "review" })}>
               Review {count(total, "change")}
             </Button>
             <Button onClick={discard}>Discard</Button>
+            <small>To filter, sort or turn the page, save or discard them.</small>
           </>
         )}
         <span className="spring" />
         <small>page {pages.length}</small>
-        <Button disabled={pages.length === 1 || total > 0} onClick={() => setPages(pages.slice(0, -1))}>
+        <Button disabled={pages.length === 1 || isLocked} onClick={() => setPages(pages.slice(0, -1))}>
           Previous
         </Button>
-        <Button disabled={!loaded?.hasMore || total > 0} onClick={goOn}>
+        <Button disabled={!isCurrent || !loaded.hasMore || isLocked} onClick={goOn}>
           Next
         </Button>
       </div>
@@ -163,43 +204,47 @@ export const TableRows = ({ table, database, changed }: Props) => {
           label="Rows"
           selected={cell}
           select={select}
-          open={(opened) => {
-            select(opened);
-            if (canEdit) setDialog("edit");
+          open={(at) => {
+            select(at);
+            edit(at);
           }}
           head={(i) => (
             <button
               type="button"
               className="sort"
-              disabled={total > 0}
+              disabled={isLocked}
               aria-label={`Sort by ${names[i]}`}
               onClick={() => sortBy(names[i] as string)}
             >
               {sort?.column !== names[i] ? "↕" : sort?.isDescending ? "↓" : "↑"}
             </button>
           )}
-          classOf={({ row, column: at }) =>
-            deletes.includes(row)
-              ? "is-deleted"
-              : row >= loadedCount || (updates[row] && (names[at] as string) in updates[row])
-                ? "is-changed"
-                : ""
+          classOf={({ row: i, column: at }) => {
+            const row = rows[i];
+            if (row && pending.deletes.has(row)) return "is-deleted";
+            return !row || (names[at] as string) in (pending.updates.get(row) ?? {}) ? "is-changed" : "";
+          }}
+        />
+      )}
+      {opened?.of && (
+        <EditDialog
+          column={opened.of}
+          value={shownValue(pending, opened.row, opened.of.name, opened.column)}
+          type={types[opened.column] ?? ""}
+          close={() => setDialog(null)}
+          save={(value) =>
+            setPending((before) => withUpdate(before, opened.row, names[opened.column] as string, value))
           }
         />
       )}
-      {dialog === "edit" && cell && column && (
-        <EditDialog
-          column={column}
-          value={shown.at(cell.row)?.[cell.column] ?? null}
-          type={types[cell.column] ?? ""}
+      {dialog?.what === "insert" && (
+        <InsertDialog
+          source={source}
           close={() => setDialog(null)}
-          save={(value) => setUpdates({ ...updates, [cell.row]: { ...updates[cell.row], [column.name]: value } })}
+          save={(row) => setPending((before) => withInsert(before, row))}
         />
       )}
-      {dialog === "insert" && (
-        <InsertDialog source={source} close={() => setDialog(null)} save={(row) => setInserts([...inserts, row])} />
-      )}
-      {dialog === "review" && (
+      {dialog?.what === "review" && (
         <ReviewDialog
           source={source}
           edits={edits}
@@ -207,13 +252,24 @@ export const TableRows = ({ table, database, changed }: Props) => {
           close={() => setDialog(null)}
           saved={() => {
             discard();
-            load();
+            setSaves((before) => before + 1);
             changed();
           }}
         />
       )}
     </>
   );
+};
+
+const NO_ROWS: Row[] = [];
+
+const isChangeable = (column: Column | undefined): boolean =>
+  column !== undefined && !column.generated && column.identity !== "always";
+
+/** The value of a cell, as it was changed or read. */
+const shownValue = ({ updates }: Pending, row: Row, name: string, at: number): Value => {
+  const change = updates.get(row) ?? {};
+  return (name in change ? change[name] : row[at]) ?? null;
 };
 
 const reasonOf = (source: Source, table: Table): string => {
@@ -224,10 +280,11 @@ const reasonOf = (source: Source, table: Table): string => {
 interface FiltersProps {
   columns: readonly Column[];
   filters: readonly Filter[];
+  isLocked: boolean;
   change: (filters: Filter[]) => void;
 }
 
-const Filters = ({ columns, filters, change }: FiltersProps) => {
+const Filters = ({ columns, filters, isLocked, change }: FiltersProps) => {
   const [column, setColumn] = useState(columns[0]?.name ?? "");
   const [operator, setOperator] = useState<Operator>("=");
   const [value, setValue] = useState("");
@@ -238,7 +295,12 @@ const Filters = ({ columns, filters, change }: FiltersProps) => {
   };
   return (
     <form className="bar filters" onSubmit={submit}>
-      <select aria-label="Filter by" value={column} onChange={(event) => setColumn(event.target.value)}>
+      <select
+        aria-label="Filter by"
+        value={column}
+        disabled={isLocked}
+        onChange={(event) => setColumn(event.target.value)}
+      >
         {columns.map(({ name }) => (
           <option key={name}>{name}</option>
         ))}
@@ -246,6 +308,7 @@ const Filters = ({ columns, filters, change }: FiltersProps) => {
       <select
         aria-label="Comparison"
         value={operator}
+        disabled={isLocked}
         onChange={(event) => setOperator(event.target.value as Operator)}
       >
         {OPERATORS.map((each) => (
@@ -256,14 +319,17 @@ const Filters = ({ columns, filters, change }: FiltersProps) => {
         type="text"
         aria-label="Value of the filter"
         value={value}
-        disabled={operator.startsWith("is ")}
+        disabled={isLocked || operator.startsWith("is ")}
         onChange={(event) => setValue(event.target.value)}
       />
-      <Button type="submit">Filter</Button>
+      <Button type="submit" disabled={isLocked}>
+        Filter
+      </Button>
       {filters.map((each, i) => (
         <Button
           // biome-ignore lint/suspicious/noArrayIndexKey: two may be the same
           key={i}
+          disabled={isLocked}
           aria-label={`Remove the filter ${each.column} ${each.operator} ${each.value}`}
           onClick={() => change(filters.filter((_, at) => at !== i))}
         >
@@ -327,7 +393,7 @@ const EditDialog = ({ column, value, type, close, save }: EditProps) => {
 const InsertDialog = ({ source, close, save }: { source: Source; close: () => void; save: (row: Changed) => void }) => {
   const [texts, setTexts] = useState<Record<string, string>>({});
   const [error, setError] = useState<unknown>();
-  const columns = source.columns.filter(({ generated, identity }) => !generated && identity !== "always");
+  const columns = source.columns.filter(isChangeable);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     try {

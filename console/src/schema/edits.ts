@@ -1,0 +1,46 @@
+/**
+ * Changes of rows that are not saved yet. They are held by the row as it was read, never by its place in the list: what
+ * is shown may change while they wait.
+ */
+
+import type { Row, Value } from "../api/data.ts";
+import type { Changed, Edits } from "./statements.ts";
+
+export interface Pending {
+  updates: ReadonlyMap<Row, Changed>;
+  deletes: ReadonlySet<Row>;
+  inserts: readonly Changed[];
+}
+
+export const NONE: Pending = { updates: new Map(), deletes: new Set(), inserts: [] };
+
+export const withUpdate = (pending: Pending, row: Row, column: string, value: Value): Pending => ({
+  ...pending,
+  updates: new Map(pending.updates).set(row, { ...pending.updates.get(row), [column]: value }),
+});
+
+export const withInsert = (pending: Pending, row: Changed): Pending => ({
+  ...pending,
+  inserts: [...pending.inserts, row],
+});
+
+export const withoutInsert = (pending: Pending, index: number): Pending => ({
+  ...pending,
+  inserts: pending.inserts.filter((_, i) => i !== index),
+});
+
+/** Deletes the row, or keeps it if it was to be deleted. */
+export const toggledDelete = (pending: Pending, row: Row): Pending => {
+  const deletes = new Set(pending.deletes);
+  if (!deletes.delete(row)) deletes.add(row);
+  return { ...pending, deletes };
+};
+
+/** What is to be saved. Of a row that is deleted, no cell is changed: two statements for one row would fail. */
+export const editsOf = ({ updates, deletes, inserts }: Pending): Edits => ({
+  updates: [...updates].filter(([row]) => !deletes.has(row)).map(([row, changed]) => ({ row, changed })),
+  deletes: [...deletes],
+  inserts: [...inserts],
+});
+
+export const countOf = (edits: Edits): number => edits.updates.length + edits.deletes.length + edits.inserts.length;
