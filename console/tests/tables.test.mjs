@@ -1,7 +1,7 @@
 // Browsing a table and changing its rows, as a person does it.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { cells, dataUrl, look, openBrowser, signedIn, sql } from "./browser.mjs";
+import { cells, dataUrl, look, openBrowser, passTime, signedIn, sql } from "./browser.mjs";
 
 let browser;
 let page;
@@ -161,6 +161,45 @@ test("what someone else has changed is not overwritten", async () => {
   assert.equal((await sql("select title from console_items where id = 440"))[0].title, "theirs");
   await page.getByRole("button", { name: "Back" }).click();
   await page.getByRole("button", { name: "Discard" }).click();
+});
+
+test("changes whose response was lost are saved once, though they are saved again", async () => {
+  await page.getByRole("button", { name: "Insert row" }).click();
+  await page.getByRole("textbox", { name: /^kind/ }).fill("1");
+  await page.getByRole("textbox", { name: /^title/ }).fill("Once");
+  await page.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("button", { name: "Review 1 change" }).click();
+  const keys = new Set();
+  let isLost = true;
+  await page.route(`${dataUrl}/v1/**`, async (route) => {
+    const key = route.request().headers()["idempotency-key"];
+    if (key) keys.add(key);
+    if (!isLost) return route.continue();
+    // The first one takes effect, and the page does not learn of it.
+    if (route.request().url().endsWith("/transaction")) await route.fetch();
+    return route.abort();
+  });
+  const dialog = page.getByRole("dialog", { name: "Review changes" });
+  await passTime(page, async () => {
+    await dialog.getByRole("button", { name: "Save", exact: true }).click();
+    assert.equal(await dialog.getByRole("button", { name: "Back" }).isDisabled(), true);
+    await page.keyboard.press("Escape");
+    return dialog.getByText("Whether the changes were saved is unknown.");
+  });
+  assert.equal(await dialog.isVisible(), true);
+  assert.deepEqual(await look(page, "save-unknown", ["wide", "phone"]), []);
+  // Nothing can be added to them now.
+  await dialog.getByRole("button", { name: "Back" }).click();
+  assert.equal(await page.getByRole("button", { name: "Insert row" }).isDisabled(), true);
+  await page.getByText("Whether they were saved is unknown.").waitFor();
+  isLost = false;
+  await page.getByRole("button", { name: "Review 1 change" }).click();
+  await dialog.getByRole("button", { name: "Save again" }).click();
+  await dialog.waitFor({ state: "detached" });
+  await page.unroute(`${dataUrl}/v1/**`);
+  assert.equal(keys.size, 1);
+  assert.equal((await sql("select count(*)::int as n from console_items where title = 'Once'"))[0].n, 1);
+  assert.equal(await page.getByRole("button", { name: "Insert row" }).isDisabled(), false);
 });
 
 test("the structure is shown, and a foreign key leads to its table", async () => {

@@ -1,14 +1,15 @@
 /** The rows of a table, page by page, and changes that are saved together in one transaction. */
 
+import { PlainSQLError } from "plainsql";
 import { type FormEvent, useEffect, useMemo, useState } from "react";
-import { type Row, run, runTransaction, type Table, type Value } from "../api/data.ts";
+import { newKey, type Row, type RunOptions, run, runTransaction, type Table, type Value } from "../api/data.ts";
 import { may } from "../api/session.ts";
 import { count } from "../app/figures.ts";
 import { Button, Dialog, Field, Problem, useWork } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import { textOfValue } from "../results/cells.ts";
 import { type Cell, Grid } from "../results/Grid.tsx";
-import { rowsInMemory } from "../results/rows.ts";
+import { type Rows, rowsInMemory } from "../results/rows.ts";
 import { countOf, editsOf, NONE, type Pending, toggledDelete, withInsert, withoutInsert, withUpdate } from "./edits.ts";
 import {
   type Changed,
@@ -61,61 +62,25 @@ interface Props {
 }
 
 export const TableRows = ({ table, database, changed }: Props) => {
-  const [source, setSource] = useState(() => sourceOf(table));
-  const names = useMemo(() => source.columns.map(({ name }) => name), [source]);
   const [filters, setFilters] = useState<Filter[]>([]);
   const [sort, setSort] = useState<Sort | null>(null);
   const [pages, setPages] = useState<From[]>([{ kind: "start" }]);
   const [saves, setSaves] = useState(0);
-  const [loaded, setLoaded] = useState<Loaded>();
-  const [pending, setPending] = useState<Pending>(NONE);
+  const [{ pending, idempotencyKey }, setReviewed] = useState(() => reviewedOf(NONE));
+  const change = (next: Pending) => setReviewed(reviewedOf(next));
+  const [isInDoubt, setInDoubt] = useState(false);
   const [cell, select] = useState<Cell | null>(null);
   const [dialog, setDialog] = useState<Opened | null>(null);
-  const { error, work } = useWork();
-  const from = pages.at(-1) as From;
-  const wanted = useMemo<Page>(() => ({ source, filters, sort, from, saves }), [source, filters, sort, from, saves]);
   const edits = editsOf(pending);
   const total = countOf(edits);
-
-  // The list of tables is read again after each save. Only other columns are another table, and not while rows of the
-  // one before are being changed.
-  useEffect(() => {
-    const next = sourceOf(table);
-    if (total === 0 && dialog === null && JSON.stringify(next) !== JSON.stringify(source)) {
-      setSource(next);
-      setPages([{ kind: "start" }]);
-    }
-  }, [table, source, total, dialog]);
-
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `work` is another one each time
-  useEffect(() => {
-    const controller = new AbortController();
-    const { signal } = controller;
-    work(async () => {
-      const options = { database, maxRows: PAGE_ROWS + 1, readOnly: true, signal };
-      const answer = await run(pageOf(wanted.source, wanted, wanted.from), options).catch((failed: unknown) => {
-        if (!signal.aborted) throw failed;
-      });
-      // Another page is wanted by now.
-      if (!answer || signal.aborted) return;
-      const hasMore = answer.rows.length > PAGE_ROWS;
-      setLoaded({ wanted, rows: answer.rows.slice(0, PAGE_ROWS), types: answer.types, hasMore });
-      select(null);
-    });
-    return () => controller.abort();
-  }, [wanted, database]);
-
+  // Rows that are being changed stay those of the table as it was.
+  const source = useSource(table, total === 0 && dialog === null, () => setPages([{ kind: "start" }]));
+  const names = useMemo(() => source.columns.map(({ name }) => name), [source]);
+  const from = pages.at(-1) as From;
+  const wanted = useMemo<Page>(() => ({ source, filters, sort, from, saves }), [source, filters, sort, from, saves]);
+  const { loaded, isCurrent, error } = useRows(wanted, database, () => select(null));
   const rows = loaded?.rows ?? NO_ROWS;
-  const shown = useMemo(() => {
-    const read = rows.map((row) => {
-      const change = pending.updates.get(row);
-      return change
-        ? row.map((value, at) => ((names[at] as string) in change ? change[names[at] as string] : value))
-        : row;
-    });
-    const added = pending.inserts.map((each) => names.map((name) => each[name] ?? null));
-    return rowsInMemory([...read, ...added]);
-  }, [rows, pending, names]);
+  const shown = useMemo(() => shownOf(rows, pending, names), [rows, pending, names]);
   const types = loaded?.types ?? source.columns.map(({ type }) => type);
 
   const start = (next: { filters?: Filter[]; sort?: Sort | null }) => {
@@ -133,25 +98,27 @@ export const TableRows = ({ table, database, changed }: Props) => {
     const byKey = orderOf(source, sort) !== undefined;
     setPages([...pages, byKey ? { kind: "after", row: last } : { kind: "offset", rows: pages.length * PAGE_ROWS }]);
   };
-  // What is shown is about to be replaced while another page is being loaded.
-  const isCurrent = loaded?.wanted === wanted;
   const isEditable = keyOf(source).length > 0 && may("write") && /table$/.test(table.kind);
   const isLocked = total > 0;
   const chosen = cell ? rows[cell.row] : undefined;
   const isNew = cell !== null && cell.row >= rows.length && cell.row < shown.count;
-  const edit = ({ row: i, column: at }: Cell) => {
-    const [row, column] = [rows[i], source.columns[at]];
-    if (!row || !isChangeable(column) || !isEditable || !isCurrent) return;
-    setDialog({ what: "edit", row, column: at });
+  // Until their outcome is known, other changes would be sent with another key, and these perhaps twice.
+  const canChange = isEditable && isCurrent && !isInDoubt;
+  const editable = (at: Cell | null) => (canChange ? changeableAt(at, rows, source) : undefined);
+  const edit = (at: Cell | null) => {
+    const found = editable(at);
+    if (found) setDialog({ what: "edit", ...found });
   };
-  const canEdit = isEditable && isCurrent && chosen !== undefined && isChangeable(source.columns[cell?.column ?? -1]);
   const toggleDelete = () => {
-    if (chosen) setPending(toggledDelete(pending, chosen));
-    else if (cell && isNew) setPending(withoutInsert(pending, cell.row - rows.length));
+    if (chosen) change(toggledDelete(pending, chosen));
+    else if (cell && isNew) change(withoutInsert(pending, cell.row - rows.length));
   };
   const discard = () => {
-    setPending(NONE);
+    change(NONE);
     select(null);
+    // What is there is not known.
+    if (isInDoubt) setSaves((before) => before + 1);
+    setInDoubt(false);
   };
   const opened = dialog?.what === "edit" ? { ...dialog, of: source.columns[dialog.column] } : undefined;
 
@@ -166,31 +133,27 @@ export const TableRows = ({ table, database, changed }: Props) => {
       <div className="bar">
         {isEditable && (
           <>
-            <Button disabled={!canEdit} onClick={() => cell && edit(cell)}>
+            <Button disabled={!editable(cell)} onClick={() => edit(cell)}>
               Edit cell
             </Button>
-            <Button onClick={() => setDialog({ what: "insert" })}>Insert row</Button>
-            <Button disabled={!isCurrent || !(chosen || isNew)} onClick={toggleDelete}>
+            <Button disabled={isInDoubt} onClick={() => setDialog({ what: "insert" })}>
+              Insert row
+            </Button>
+            <Button disabled={!canChange || !(chosen || isNew)} onClick={toggleDelete}>
               {chosen && pending.deletes.has(chosen) ? "Keep row" : "Delete row"}
             </Button>
           </>
         )}
         {!isEditable && <small>Read only: {reasonOf(source, table)}</small>}
         {total > 0 && (
-          <>
-            <Button kind="main" onClick={() => setDialog({ what: "review" })}>
-              Review {count(total, "change")}
-            </Button>
-            <Button onClick={discard}>Discard</Button>
-            <small>To filter, sort or turn the page, save or discard them.</small>
-          </>
+          <Unsaved total={total} isInDoubt={isInDoubt} review={() => setDialog({ what: "review" })} discard={discard} />
         )}
         <span className="spring" />
         <small>page {pages.length}</small>
         <Button disabled={pages.length === 1 || isLocked} onClick={() => setPages(pages.slice(0, -1))}>
           Previous
         </Button>
-        <Button disabled={!isCurrent || !loaded.hasMore || isLocked} onClick={goOn}>
+        <Button disabled={!isCurrent || !loaded?.hasMore || isLocked} onClick={goOn}>
           Next
         </Button>
       </div>
@@ -232,26 +195,23 @@ export const TableRows = ({ table, database, changed }: Props) => {
           value={shownValue(pending, opened.row, opened.of.name, opened.column)}
           type={types[opened.column] ?? ""}
           close={() => setDialog(null)}
-          save={(value) =>
-            setPending((before) => withUpdate(before, opened.row, names[opened.column] as string, value))
-          }
+          save={(value) => change(withUpdate(pending, opened.row, names[opened.column] as string, value))}
         />
       )}
       {dialog?.what === "insert" && (
-        <InsertDialog
-          source={source}
-          close={() => setDialog(null)}
-          save={(row) => setPending((before) => withInsert(before, row))}
-        />
+        <InsertDialog source={source} close={() => setDialog(null)} save={(row) => change(withInsert(pending, row))} />
       )}
       {dialog?.what === "review" && (
         <ReviewDialog
           source={source}
           edits={edits}
-          database={database}
+          options={{ database, maxRows: 1, idempotencyKey }}
+          isInDoubt={isInDoubt}
+          setInDoubt={setInDoubt}
           close={() => setDialog(null)}
           saved={() => {
-            discard();
+            change(NONE);
+            setInDoubt(false);
             setSaves((before) => before + 1);
             changed();
           }}
@@ -261,10 +221,84 @@ export const TableRows = ({ table, database, changed }: Props) => {
   );
 };
 
+/** Changes, and the key by which the service knows them, however often they are sent. Others have another one. */
+const reviewedOf = (pending: Pending) => ({ pending, idempotencyKey: newKey() });
+
+/** The table as it was described when `isIdle` was last true. The list of tables is read again after each save. */
+const useSource = (table: Table, isIdle: boolean, moved: () => void): Source => {
+  const [source, setSource] = useState(() => sourceOf(table));
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the function is another one each time
+  useEffect(() => {
+    const next = sourceOf(table);
+    if (!isIdle || JSON.stringify(next) === JSON.stringify(source)) return;
+    setSource(next);
+    moved();
+  }, [table, source, isIdle]);
+  return source;
+};
+
+const shownOf = (rows: readonly Row[], pending: Pending, names: readonly string[]): Rows => {
+  const read = rows.map((row) => names.map((name, at) => shownValue(pending, row, name, at)));
+  const added = pending.inserts.map((each) => names.map((name) => each[name] ?? null));
+  return rowsInMemory([...read, ...added]);
+};
+
+/** Loads the rows of a page. They are current unless another page is being loaded, which is about to replace them. */
+const useRows = (wanted: Page, database: string, arrived: () => void) => {
+  const [loaded, setLoaded] = useState<Loaded>();
+  const { error, work } = useWork();
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the functions are others each time
+  useEffect(() => {
+    const controller = new AbortController();
+    const { signal } = controller;
+    work(async () => {
+      const options = { database, maxRows: PAGE_ROWS + 1, readOnly: true, signal };
+      const answer = await run(pageOf(wanted.source, wanted, wanted.from), options).catch((failed: unknown) => {
+        if (!signal.aborted) throw failed;
+      });
+      // Another page is wanted by now.
+      if (!answer || signal.aborted) return;
+      const hasMore = answer.rows.length > PAGE_ROWS;
+      setLoaded({ wanted, rows: answer.rows.slice(0, PAGE_ROWS), types: answer.types, hasMore });
+      arrived();
+    });
+    return () => controller.abort();
+  }, [wanted, database]);
+  return { loaded, isCurrent: loaded?.wanted === wanted, error };
+};
+
+interface UnsavedProps {
+  total: number;
+  isInDoubt: boolean;
+  review: () => void;
+  discard: () => void;
+}
+
+const Unsaved = ({ total, isInDoubt, review, discard }: UnsavedProps) => (
+  <>
+    <Button kind="main" onClick={review}>
+      Review {count(total, "change")}
+    </Button>
+    <Button onClick={discard}>Discard</Button>
+    <small>
+      {isInDoubt
+        ? "Whether they were saved is unknown. Save them again, or discard them to see what is there."
+        : "To filter, sort or turn the page, save or discard them."}
+    </small>
+  </>
+);
+
 const NO_ROWS: Row[] = [];
 
 const isChangeable = (column: Column | undefined): boolean =>
   column !== undefined && !column.generated && column.identity !== "always";
+
+/** The row and the column of a cell whose value can be changed. */
+const changeableAt = (cell: Cell | null, rows: readonly Row[], source: Source) => {
+  const row = rows[cell?.row ?? -1];
+  const column = cell?.column ?? -1;
+  return row && isChangeable(source.columns[column]) ? { row, column } : undefined;
+};
 
 /** The value of a cell, as it was changed or read. */
 const shownValue = ({ updates }: Pending, row: Row, name: string, at: number): Value => {
@@ -436,23 +470,36 @@ const InsertDialog = ({ source, close, save }: { source: Source; close: () => vo
 interface ReviewProps {
   source: Source;
   edits: Parameters<typeof statementsFor>[1];
-  database: string;
+  options: RunOptions;
+  /** Whether they were sent, and no response has said what became of them. */
+  isInDoubt: boolean;
+  setInDoubt: (isInDoubt: boolean) => void;
   close: () => void;
   saved: () => void;
 }
 
-const ReviewDialog = ({ source, edits, database, close, saved }: ReviewProps) => {
+const ReviewDialog = ({ source, edits, options, isInDoubt, setInDoubt, close, saved }: ReviewProps) => {
   const statements = statementsFor(source, edits);
   const { isBusy, error, work } = useWork();
   const save = () =>
     work(async () => {
-      await runTransaction(statements, { database, maxRows: 1 });
+      try {
+        await runTransaction(statements, options);
+      } catch (failed) {
+        const outcome = failed instanceof PlainSQLError ? failed.outcome : undefined;
+        if (outcome !== "committed") {
+          // Only an attempt that ran would have found an earlier one.
+          setInDoubt(outcome === "unknown" || (isInDoubt && outcome !== "rolled_back"));
+          throw failed;
+        }
+      }
       toast(`${count(statements.length, "change")} saved.`);
       saved();
       close();
     });
   return (
-    <Dialog title="Review changes" close={close}>
+    // While they are being saved, there is no way to other changes, which would go with these.
+    <Dialog title="Review changes" close={close} isFirm={isBusy}>
       <p>
         All of it is one transaction. Each statement must change one row, and a cell must still have the value that you
         saw; otherwise nothing is changed.
@@ -462,10 +509,19 @@ const ReviewDialog = ({ source, edits, database, close, saved }: ReviewProps) =>
         {statements.map((each) => `${readable(each)};`).join("\n")}
       </pre>
       <Problem error={error} />
+      {isInDoubt && (
+        <p className="note" role="alert">
+          <b>Whether the changes were saved is unknown.</b> The response was lost: either all of them took effect, or
+          none. <b>Save again</b> sends them with the same idempotency key, so that they take effect once, whether they
+          arrived before or not. The service knows the key for 24 hours.
+        </p>
+      )}
       <div className="buttons">
-        <Button onClick={close}>Back</Button>
+        <Button disabled={isBusy} onClick={close}>
+          Back
+        </Button>
         <Button kind="main" disabled={isBusy} onClick={save} autoFocus>
-          Save
+          {isBusy ? "Saving…" : isInDoubt ? "Save again" : "Save"}
         </Button>
       </div>
     </Dialog>
