@@ -202,6 +202,53 @@ test("changes whose response was lost are saved once, though they are saved agai
   assert.equal(await page.getByRole("button", { name: "Insert row" }).isDisabled(), false);
 });
 
+test("what is not saved is not left without a question", async () => {
+  const question = page.getByRole("dialog", { name: "Leave without saving?" });
+  const answer = async (name) => {
+    await question.getByRole("button", { name }).click();
+    await question.waitFor({ state: "detached" });
+  };
+  await page.getByRole("gridcell", { name: "Item 445", exact: true }).click();
+  await page.keyboard.press("Enter");
+  await page.getByLabel("New value").fill("unsaved");
+  await page.getByRole("button", { name: "Change", exact: true }).click();
+  const ways = [
+    () => page.getByRole("tab", { name: "Structure" }).click(),
+    () => page.getByRole("button", { name: /^console_kinds/ }).click(),
+    () => page.getByRole("link", { name: "Query" }).click(),
+    () => page.evaluate(() => history.back()),
+  ];
+  const { hash } = new URL(page.url());
+  for (const way of ways) {
+    await way();
+    await question.waitFor();
+    await answer("Stay");
+    assert.equal(new URL(page.url()).hash, hash);
+    assert.equal(await page.getByRole("gridcell", { name: "unsaved" }).count(), 1);
+  }
+  // The browser asks in its own words.
+  const asked = page.waitForEvent("dialog");
+  await page.evaluate(() => setTimeout(() => location.reload()));
+  const dialog = await asked;
+  assert.equal(dialog.type(), "beforeunload");
+  await dialog.dismiss();
+  await page.getByRole("tab", { name: "Structure" }).click();
+  await question.waitFor();
+  assert.deepEqual(await look(page, "leave", ["wide", "phone"]), []);
+  await answer("Leave");
+  await page.getByText("numeric(8,2)").waitFor();
+  // A form for a new table as well, except when it is cancelled.
+  await page.getByRole("button", { name: "New table" }).click();
+  await page.getByLabel("Name", { exact: true }).fill("console_unsaved");
+  await page.getByRole("button", { name: /^console_items/ }).click();
+  await answer("Stay");
+  assert.equal(await page.getByLabel("Name", { exact: true }).inputValue(), "console_unsaved");
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("heading", { name: "New table" }).waitFor({ state: "detached" });
+  await page.getByRole("button", { name: /^console_items/ }).click();
+  await page.getByRole("heading", { name: "console_items" }).waitFor();
+});
+
 test("the structure is shown, and a foreign key leads to its table", async () => {
   await page.getByRole("tab", { name: "Structure" }).click();
   await page.getByText("numeric(8,2)").waitFor();

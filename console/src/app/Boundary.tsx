@@ -37,7 +37,9 @@ export class Boundary extends Component<Props, { error: unknown }> {
         <p>
           <b>{reasonOf(error, what)}</b>
         </p>
-        <p>What you have typed is kept in this browser.</p>
+        <p>
+          The tabs of the query page are kept in this browser. Changes of rows and forms that you had not saved are not.
+        </p>
         <p>
           <Button onClick={() => location.reload()}>Reload</Button>{" "}
           {other && (

@@ -11,6 +11,8 @@ import { Boundary } from "./Boundary.tsx";
 import { choose, database, databases, isGone, loadDatabases } from "./databases.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
 import { duration } from "./figures.ts";
+import { LeaveDialog } from "./LeaveDialog.tsx";
+import { mayLeave } from "./leaving.ts";
 import { type Command, Palette } from "./Palette.tsx";
 import { Button, type Item, Menu } from "./parts.tsx";
 import { go, place } from "./place.ts";
@@ -69,14 +71,16 @@ const FORGET = "Sign out and forget…";
 const commandsOf = (pages: readonly Page[], names: readonly string[], forget: () => void): Command[] => [
   ...pages.map(({ name, title }) => ({ name: `Go to ${title}`, hint: "page", act: () => go(name) })),
   { name: "Show the diagram of foreign keys", hint: "page", act: () => go("tables", "diagram") },
-  ...names.map((name) => ({ name: `Use database ${name}`, hint: "database", act: () => choose(name) })),
+  ...names.map((name) => ({ name: `Use database ${name}`, hint: "database", act: () => mayLeave(() => choose(name)) })),
   { name: "Switch between dark and light", act: toggleTheme },
   { name: "Use the system's colours", act: () => setTheme("system") },
   { name: "Extend the session by 24 hours", act: extend },
-  { name: "Sign out", act: () => void signOut() },
+  { name: "Sign out", act: leaveSession },
   { name: FORGET, act: forget },
   { name: "API reference", hint: "opens a page", act: () => void open("/docs", "_blank", "noopener") },
 ];
+
+const leaveSession = () => mayLeave(() => void signOut());
 
 const extend = async (): Promise<void> => {
   try {
@@ -152,6 +156,7 @@ export const Shell = () => {
         </Boundary>
       </main>
       {isPaletteOpen && <Palette commands={commandsOf(pages, names, forget)} close={() => setPaletteOpen(false)} />}
+      <LeaveDialog />
       {isForgetOpen && <ForgetDialog close={() => setForgetOpen(false)} />}
     </div>
   );
@@ -170,12 +175,26 @@ const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
         placeholder="default database"
         key={chosen}
         defaultValue={chosen}
-        onBlur={(event) => choose(event.target.value.trim())}
+        onBlur={({ target }) => {
+          const name = target.value.trim();
+          if (name === chosen) return;
+          mayLeave(
+            () => choose(name),
+            () => {
+              target.value = chosen;
+            },
+          );
+        }}
       />
     );
   }
   return (
-    <select className="database" aria-label="Database" value={chosen} onChange={(event) => choose(event.target.value)}>
+    <select
+      className="database"
+      aria-label="Database"
+      value={chosen}
+      onChange={({ target: { value } }) => mayLeave(() => choose(value))}
+    >
       {!names.includes(chosen) && (
         <option value={chosen}>{!chosen ? "no database" : isGone(known, chosen) ? `${chosen}: gone` : chosen}</option>
       )}
@@ -228,7 +247,7 @@ const SessionMenu = ({ forget }: { forget: () => void }) => {
       }
       items={[
         { label: "Extend by 24 hours", act: () => void extend() },
-        { label: "Sign out", act: () => void signOut() },
+        { label: "Sign out", act: leaveSession },
         { label: FORGET, isDanger: true, act: forget },
       ]}
     />

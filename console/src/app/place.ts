@@ -1,6 +1,7 @@
 /** Which page is shown: it is in the address, after the #. */
 
 import { store } from "../api/store.ts";
+import { answer, asked, mayLeave } from "./leaving.ts";
 
 export interface Place {
   page: string;
@@ -21,12 +22,25 @@ const read = (): Place => {
 
 export const place = store<Place>(read());
 
-addEventListener("hashchange", () => place.set(read()));
+// The address of what is shown. While one is asked whether to leave it, the browser's own is another one.
+let address = location.hash;
+
+const arrive = () => {
+  address = location.hash;
+  place.set(read());
+};
+const stay = () => history.replaceState(null, "", address || location.pathname);
+
+addEventListener("hashchange", () => {
+  // Back again before one has answered.
+  if (asked.get() && location.hash === address) answer(false);
+  else mayLeave(arrive, stay);
+});
 
 /** Takes what is shown out of the address. */
 export const leave = (): void => {
   history.replaceState(null, "", location.pathname);
-  place.set(read());
+  arrive();
 };
 
 export const go = (page: string, rest = ""): void => {

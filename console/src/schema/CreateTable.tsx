@@ -3,6 +3,7 @@
 import { type FormEvent, useId, useMemo, useState } from "react";
 import { runTransaction } from "../api/data.ts";
 import { textOf } from "../api/requests.ts";
+import { useUnsaved } from "../app/leaving.ts";
 import { Button, Field, Problem, Suggestions, useWork } from "../app/parts.tsx";
 import {
   createStatement,
@@ -27,6 +28,11 @@ const NEXT: NewColumn = { name: "", type: "text", isNotNull: false, default: "",
 /** A column with what keeps it in its place while others are removed. */
 type Line = NewColumn & { id: number };
 
+const LINES: readonly Line[] = [
+  { ...FIRST, id: 0 },
+  { ...NEXT, id: 1 },
+];
+
 interface Props {
   database: string;
   schemas: readonly string[];
@@ -35,14 +41,13 @@ interface Props {
 }
 
 export const CreateTable = ({ database, schemas, close, created }: Props) => {
-  const [schema, setSchema] = useState(schemas.includes("public") ? "public" : (schemas[0] ?? "public"));
+  const [usual] = useState(schemas.includes("public") ? "public" : (schemas[0] ?? "public"));
+  const [schema, setSchema] = useState(usual);
   const [name, setName] = useState("");
-  const [lines, setLines] = useState<readonly Line[]>([
-    { ...FIRST, id: 0 },
-    { ...NEXT, id: 1 },
-  ]);
+  const [lines, setLines] = useState(LINES);
   const [faults, setFaults] = useState<Faults>({});
   const { isBusy, error, work } = useWork();
+  const release = useUnsaved(name !== "" || schema !== usual || lines !== LINES);
   const ids = useId();
   const table = useMemo(() => ({ schema, name, columns: lines }), [schema, name, lines]);
   const statement = useMemo(() => createStatement(table), [table]);
@@ -73,6 +78,7 @@ export const CreateTable = ({ database, schemas, close, created }: Props) => {
         show({ [field]: textOf(failed) });
         return;
       }
+      release();
       created(schema, name);
     });
   };
@@ -198,7 +204,14 @@ export const CreateTable = ({ database, schemas, close, created }: Props) => {
         <Button kind="main" type="submit" disabled={isBusy}>
           {isBusy ? "Creating…" : "Create table"}
         </Button>
-        <Button onClick={close}>Cancel</Button>
+        <Button
+          onClick={() => {
+            release();
+            close();
+          }}
+        >
+          Cancel
+        </Button>
       </div>
     </form>
   );

@@ -5,6 +5,7 @@ import { type FormEvent, useEffect, useMemo, useState } from "react";
 import { newKey, type Row, type RunOptions, run, runTransaction, type Table, type Value } from "../api/data.ts";
 import { may } from "../api/session.ts";
 import { count } from "../app/figures.ts";
+import { useUnsaved } from "../app/leaving.ts";
 import { Button, Dialog, Field, Problem, useWork } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import { textOfValue } from "../results/cells.ts";
@@ -73,6 +74,7 @@ export const TableRows = ({ table, database, changed }: Props) => {
   const [dialog, setDialog] = useState<Opened | null>(null);
   const edits = editsOf(pending);
   const total = countOf(edits);
+  useUnsaved(total > 0);
   // Rows that are being changed stay those of the table as it was.
   const source = useSource(table, total === 0 && dialog === null, () => setPages([{ kind: "start" }]));
   const names = useMemo(() => source.columns.map(({ name }) => name), [source]);

@@ -7,6 +7,7 @@ import { useStore } from "../api/store.ts";
 import { completionsOf } from "../app/catalog.ts";
 import { choose, database, useGone } from "../app/databases.ts";
 import { bytes, number } from "../app/figures.ts";
+import { mayLeave } from "../app/leaving.ts";
 import { Button, Problem, useLoaded } from "../app/parts.tsx";
 import { go, place } from "../app/place.ts";
 import { toast } from "../app/toast.tsx";
@@ -135,7 +136,7 @@ export const TablesPage = () => {
                     role="tab"
                     className="tab"
                     aria-selected={part === each}
-                    onClick={() => setPart(each)}
+                    onClick={() => each !== part && mayLeave(() => setPart(each))}
                   >
                     {each}
                   </button>
