@@ -3,11 +3,48 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { cells, dataUrl, look, openBrowser, passTime, signedIn, sql } from "./browser.mjs";
 
+/** Values of many types, as SQL. */
+const TYPES = {
+  real: "0.1",
+  "double precision": "1e-7",
+  numeric: "1.10",
+  bytea: "'\\x00ff'",
+  time: "'10:00'",
+  timetz: "'10:00+02'",
+  timestamptz: "'2026-01-01 10:00:00.000001+02'",
+  interval: "'1 mon -2 days'",
+  inet: "'10.0.0.1'",
+  cidr: "'10.0.0.0/8'",
+  uuid: "'00000000-0000-0000-0000-00000000000a'",
+  "char(5)": "'ab'",
+  "bit(3)": "'101'",
+  json: "E' {\"a\":\\n 1.10}\\n'",
+  jsonb: '\'{"a": 1.10, "é": "\\u0001"}\'',
+  "jsonb default '1'": "'null'",
+  "jsonb[]": "array['1.10', null]::jsonb[]",
+  "text[]": "array['a', null]",
+  point: "'(1,2)'",
+  int4range: "'[1,5)'",
+  tstzrange: "'[2026-01-01,)'",
+  money: "'1.50'",
+  console_mood: "'good'",
+  console_digest: "'\\x00ff'",
+  console_moment: "'2026-01-01 10:00:00+02'",
+};
+
 let browser;
 let page;
 before(async () => {
   browser = await openBrowser();
-  await sql("drop table if exists console_items, console_kinds");
+  await sql("drop table if exists console_items, console_kinds, console_types");
+  await sql("drop type if exists console_mood");
+  await sql("drop domain if exists console_digest, console_moment");
+  await sql("create type console_mood as enum ('good', 'bad')");
+  await sql("create domain console_digest as bytea");
+  await sql("create domain console_moment as timestamptz");
+  await sql(`create table console_types (id int primary key, ${Object.keys(TYPES).map((type, i) => `c${i} ${type}`)})`);
+  const values = Object.values(TYPES).join(", ");
+  await sql(`insert into console_types select n, ${values} from generate_series(1, 3) n`);
   await sql("create table console_kinds (id int primary key, label text not null)");
   await sql("insert into console_kinds values (1, 'fruit'), (2, 'bread')");
   await sql(
@@ -24,7 +61,9 @@ before(async () => {
 });
 after(async () => {
   await browser.close();
-  await sql("drop table console_items, console_kinds");
+  await sql("drop table console_items, console_kinds, console_types");
+  await sql("drop type console_mood");
+  await sql("drop domain console_digest, console_moment");
 });
 
 test("a table is browsed page by page, sorted and filtered", async () => {
@@ -163,6 +202,52 @@ test("what someone else has changed is not overwritten", async () => {
   await page.getByRole("button", { name: "Discard" }).click();
 });
 
+test("a cell of any type is compared with what was read of it", async () => {
+  const review = async (outcome) => {
+    await page.getByRole("button", { name: "Review 1 change" }).click();
+    await page.getByRole("button", { name: "Save", exact: true }).click();
+    await outcome();
+  };
+  const isRefused = async () => {
+    await page.getByRole("alert").waitFor();
+    await page.getByRole("button", { name: "Back" }).click();
+    await page.getByRole("button", { name: "Discard" }).click();
+  };
+  const row = (id) => page.getByRole("gridcell", { name: id, exact: true });
+  await page.getByRole("button", { name: /^console_types/ }).click();
+  await row("1").click();
+  await page.getByRole("button", { name: "Delete row" }).click();
+  await review(() => row("1").waitFor({ state: "detached" }));
+  assert.deepEqual(await sql("select id from console_types order by id"), [{ id: 2 }, { id: 3 }]);
+  // What someone else has changed since is neither overwritten nor deleted.
+  const mood = Object.keys(TYPES).indexOf("console_mood");
+  await row("2").click();
+  for (let i = 0; i <= mood; i += 1) await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("Enter");
+  await page.getByLabel("New value").fill("bad");
+  await page.getByRole("button", { name: "Change", exact: true }).click();
+  await sql(`update console_types set c${mood} = null where id = 2`);
+  await review(isRefused);
+  const changes = { 0: "0.2", 3: "'\\x01'", 4: "'11:00'", 8: "'10.0.0.2'", 13: "'{}'", 14: "'{}'", 18: "'(2,2)'" };
+  for (const [i, value] of Object.entries(changes)) {
+    await sql(`update console_types set c${i} = (select c${i} from console_types where id = 2) where id = 3`);
+    // Read again.
+    await page.getByRole("button", { name: /^console_items/ }).click();
+    await page.getByRole("button", { name: /^console_types/ }).click();
+    await row("3").click();
+    await page.getByRole("button", { name: "Delete row" }).click();
+    await sql(`update console_types set c${i} = ${value} where id = 3`);
+    await review(isRefused);
+  }
+  assert.deepEqual(await sql("select id from console_types order by id"), [{ id: 2 }, { id: 3 }]);
+  await page.getByRole("button", { name: /^console_items/ }).click();
+  await page.getByLabel("Filter by").selectOption("title");
+  await page.getByLabel("Comparison").selectOption("contains");
+  await page.getByLabel("Value of the filter").fill("item 44");
+  await page.getByRole("button", { name: "Filter", exact: true }).click();
+  await page.getByRole("gridcell", { name: "Item 445", exact: true }).waitFor();
+});
+
 test("changes whose response was lost are saved once, though they are saved again", async () => {
   await page.getByRole("button", { name: "Insert row" }).click();
   await page.getByRole("textbox", { name: /^kind/ }).fill("1");
@@ -213,10 +298,10 @@ test("what is not saved is not left without a question", async () => {
   await page.getByLabel("New value").fill("unsaved");
   await page.getByRole("button", { name: "Change", exact: true }).click();
   const ways = [
+    () => page.evaluate(() => history.back()),
     () => page.getByRole("tab", { name: "Structure" }).click(),
     () => page.getByRole("button", { name: /^console_kinds/ }).click(),
     () => page.getByRole("link", { name: "Query" }).click(),
-    () => page.evaluate(() => history.back()),
   ];
   const { hash } = new URL(page.url());
   for (const way of ways) {

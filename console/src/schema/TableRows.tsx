@@ -15,6 +15,8 @@ import { countOf, editsOf, NONE, type Pending, toggledDelete, withInsert, withou
 import {
   type Changed,
   type Column,
+  type Described,
+  type Edits,
   type Filter,
   type From,
   keyOf,
@@ -205,7 +207,7 @@ export const TableRows = ({ table, database, changed }: Props) => {
       )}
       {dialog?.what === "review" && (
         <ReviewDialog
-          source={source}
+          source={{ ...source, types }}
           edits={edits}
           options={{ database, maxRows: 1, idempotencyKey }}
           isInDoubt={isInDoubt}
@@ -470,8 +472,8 @@ const InsertDialog = ({ source, close, save }: { source: Source; close: () => vo
 };
 
 interface ReviewProps {
-  source: Source;
-  edits: Parameters<typeof statementsFor>[1];
+  source: Described;
+  edits: Edits;
   options: RunOptions;
   /** Whether they were sent, and no response has said what became of them. */
   isInDoubt: boolean;
@@ -503,8 +505,9 @@ const ReviewDialog = ({ source, edits, options, isInDoubt, setInDoubt, close, sa
     // While they are being saved, there is no way to other changes, which would go with these.
     <Dialog title="Review changes" close={close} isFirm={isBusy}>
       <p>
-        All of it is one transaction. Each statement must change one row, and a cell must still have the value that you
-        saw; otherwise nothing is changed.
+        All of it is one transaction. Each statement must change one row. A cell that you change must still have the
+        value that you saw, and so must all cells of a row that you delete; otherwise nothing is changed. Only arrays of
+        JSON and of types without an equality of their own are not compared.
       </p>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
       <pre className="preview" tabIndex={0}>

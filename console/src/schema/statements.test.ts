@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { type Column, pageOf, readable, type Source, statementsFor, typedValue } from "./statements.ts";
+import { type Column, type Described, pageOf, readable, statementsFor, typedValue } from "./statements.ts";
 
 const column = (name: string, type: string, more: Partial<Column> = {}): Column => ({
   name,
@@ -9,7 +9,7 @@ const column = (name: string, type: string, more: Partial<Column> = {}): Column 
   primary_key: false,
   ...more,
 });
-const notes: Source = {
+const notes: Described = {
   schema: "public",
   name: "Notes",
   columns: [
@@ -17,6 +17,7 @@ const notes: Source = {
     column("body", "text", { nullable: true }),
     column("at", "date"),
   ],
+  types: ["int8", "text", "date"],
 };
 
 it("pages by the key", () => {
@@ -61,7 +62,7 @@ it("changes one row with each statement, unless another user changed it", () => 
   };
   const statements = statementsFor(notes, edits);
   expect(statements.map(({ sql }) => sql)).toEqual([
-    'delete from public."Notes" where id = $1',
+    'delete from public."Notes" where id = $1 and body = $2 and at = $3',
     'update public."Notes" set body = $1, at = $2 where id = $3 and body is null and at = $4',
     'insert into public."Notes" (body) values ($1)',
     'insert into public."Notes" default values',
@@ -73,14 +74,43 @@ it("changes one row with each statement, unless another user changed it", () => 
   );
 });
 
+it("compares each type with what was read of it", () => {
+  const cells: [string, string, unknown, string][] = [
+    ["real", "float4", 0.1, "c = $2"],
+    ["bytea", "bytea", "AP8=", "c = $2"],
+    ["time without time zone", "time", "10:00:00", "c = $2"],
+    ["inet", "inet", "10.0.0.1", "c = $2"],
+    ["text[]", "text[]", ["a"], "c = $2"],
+    ["mood", "mood", "sad", "format('%s', c) = $2"],
+    ["interval", "interval", "1 mon", "format('%s', c) = $2"],
+    ["point", "point", "(1,2)", "format('%s', c) = $2"],
+    // A domain is read as its base type.
+    ["digest", "bytea", "AP8=", "c = $2"],
+    ["jsonb", "jsonb", '{"a": 1.10}', "c::text = $2"],
+    ["json", "json", "[1]", "btrim(translate(c::text, E'\\n\\r', '  '), E' \\t') = $2"],
+    ["jsonb", "jsonb", null, "coalesce(c::text, 'null') = 'null'"],
+    ["mood", "mood", null, "c is null"],
+    ["json[]", "json[]", ["1"], ""],
+    ["point[]", "point[]", ["(1,2)"], ""],
+  ];
+  for (const [declared, read, value, condition] of cells) {
+    const columns = [column("id", "integer", { primary_key: true }), column("c", declared)];
+    const source = { schema: "public", name: "t", columns, types: ["int4", read] };
+    const [statement] = statementsFor(source, { updates: [], deletes: [[1, value]], inserts: [] });
+    expect(statement?.sql).toBe(`delete from public.t where id = $1${condition && ` and ${condition}`}`);
+    expect(statement?.params).toEqual(condition.includes("$2") ? [1, value] : [1]);
+  }
+});
+
 it("sends JSON as text, with every digit of its numbers", () => {
   const column = { nullable: true, default: null, primary_key: false };
   const id = { ...column, name: "id", type: "jsonb", primary_key: true };
-  const docs = { schema: "public", name: "docs", columns: [id, { ...column, name: "all", type: "json[]" }] };
+  const all = { ...column, name: "all", type: "json[]" };
+  const docs = { schema: "public", name: "docs", columns: [id, all], types: ["jsonb", "json[]"] };
   const edits = { updates: [{ row: ["1.10", null], changed: { all: ["2.10"] } }], deletes: [], inserts: [{ id: "3" }] };
   const statements = statementsFor(docs, edits);
   expect(statements.map(({ sql }) => sql)).toEqual([
-    'update public.docs set "all" = $1::text[]::json[] where id = $2::text::jsonb',
+    'update public.docs set "all" = $1::text[]::json[] where id = $2::text::jsonb and "all" is null',
     "insert into public.docs (id) values ($1::text::jsonb)",
   ]);
   expect(statements[0]?.params).toEqual([["2.10"], "1.10"]);

@@ -121,28 +121,60 @@ export interface Edits {
   inserts: Changed[];
 }
 
-// Types whose values compare equal to what was shown. For these, a row that someone else has changed is not overwritten.
-const COMPARED = /^(text|character|int|smallint|bigint|numeric|boolean|date|timestamp|uuid|name)/;
+// Types whose `=` holds for a value and what was read of it, by their names in results.
+const EQUAL = new Set(
+  (
+    "bool int2 int4 int8 oid numeric float4 float8 text varchar bpchar char name date timestamp timestamptz time timetz" +
+    " uuid bytea inet cidr macaddr macaddr8 bit varbit"
+  ).split(" "),
+);
 
-const whereOf = (source: Source, row: Row, params: unknown[], compared: readonly string[]): string => {
-  const at = (name: string) => row[source.columns.findIndex((column) => column.name === name)];
-  const bound = ({ name, type }: Column) => `${quoteName(name)} = ${placeOf(params.push(at(name)), type)}`;
-  const key = keyOf(source).map(bound);
-  const same = source.columns
-    .filter(({ name, type, primary_key }) => compared.includes(name) && !primary_key && COMPARED.test(type))
-    .map((column) => (at(column.name) === null ? `${quoteName(column.name)} is null` : bound(column)));
+/**
+ * The condition that a cell is still what was read. Values are compared where `=` can't fail for them, and what was read
+ * is compared elsewhere: it is PostgreSQL's own text, as `format` makes it, but for arrays. In an array, nothing says
+ * whether a null is JSON's, so those of JSON are not compared, nor those of types that may have no `=`.
+ */
+const sameOf = (column: Column, type: string, value: Value, params: unknown[]): string | undefined => {
+  const name = quoteName(column.name);
+  // In a response, null is JSON's, too.
+  if (value === null) return /^jsonb?$/.test(type) ? `coalesce(${name}::text, 'null') = 'null'` : `${name} is null`;
+  const isArray = type.endsWith("[]");
+  if (EQUAL.has(isArray ? type.slice(0, -2) : type)) return `${name} = $${params.push(value)}`;
+  if (isArray) return undefined;
+  // The service makes spaces of line breaks, and drops those around it.
+  if (type === "json") return `btrim(translate(${name}::text, E'\\n\\r', '  '), E' \\t') = $${params.push(value)}`;
+  return `${type === "jsonb" ? `${name}::text` : `format('%s', ${name})`} = $${params.push(value)}`;
+};
+
+/** What makes it the row that was read, with its cells of these columns. */
+const whereOf = (
+  { columns, types }: Described,
+  row: Row,
+  params: unknown[],
+  isCompared: (name: string) => boolean,
+): string => {
+  const key = columns.flatMap(({ name, type, primary_key }, at) =>
+    primary_key ? [`${quoteName(name)} = ${placeOf(params.push(row[at]), type)}`] : [],
+  );
+  const same = columns.flatMap((column, at) => {
+    if (column.primary_key || !isCompared(column.name)) return [];
+    return sameOf(column, types[at] ?? "", row[at] ?? null, params) ?? [];
+  });
   return [...key, ...same].join(" and ");
 };
 
+/** A table, and the types of its columns as a result names them: a domain is its base type there. */
+export type Described = Source & { types: readonly string[] };
+
 /** One statement for each edit, each of which must change one row: otherwise none of them takes effect. */
-export const statementsFor = (source: Source, { updates, deletes, inserts }: Edits): TransactionStatement[] => {
+export const statementsFor = (source: Described, { updates, deletes, inserts }: Edits): TransactionStatement[] => {
   const table = qualified(source);
   const expect = { affectedRows: 1 };
   const typeOf = (name: string) => source.columns.find((column) => column.name === name)?.type ?? "";
   return [
     ...deletes.map((row) => {
       const params: unknown[] = [];
-      return { sql: `delete from ${table} where ${whereOf(source, row, params, [])}`, params, expect };
+      return { sql: `delete from ${table} where ${whereOf(source, row, params, () => true)}`, params, expect };
     }),
     ...updates.map(({ row, changed }) => {
       const params: unknown[] = [];
@@ -150,7 +182,7 @@ export const statementsFor = (source: Source, { updates, deletes, inserts }: Edi
       const set = names
         .map((name) => `${quoteName(name)} = ${placeOf(params.push(changed[name]), typeOf(name))}`)
         .join(", ");
-      const where = whereOf(source, row, params, names);
+      const where = whereOf(source, row, params, (name) => names.includes(name));
       return { sql: `update ${table} set ${set} where ${where}`, params, expect };
     }),
     ...inserts.map((changed) => {
