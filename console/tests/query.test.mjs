@@ -445,9 +445,11 @@ test("a revoked key ends the session, and drafts are kept", async () => {
 
 test("signing out leaves no token behind, and the session is over", async () => {
   const token = await page.evaluate(() => JSON.parse(sessionStorage.getItem("plainsql.session")).token);
+  const ended = page.waitForResponse((response) => response.request().method() === "DELETE");
   await page.getByRole("button", { name: /Session/ }).click();
   await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
   await page.getByText("You have signed out.").waitFor();
+  await ended;
   const stored = await page.evaluate(() => JSON.stringify([{ ...sessionStorage }, { ...localStorage }]));
   assert.ok(!stored.includes("svc_"));
   assert.deepEqual(

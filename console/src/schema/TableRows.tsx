@@ -55,6 +55,7 @@ const sourceOf = (table: Table): Source => ({
   schema: table.schema,
   name: table.name,
   columns: (table.columns ?? []) as Column[],
+  kind: table.kind,
 });
 
 interface Props {

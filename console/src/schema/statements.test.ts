@@ -40,7 +40,36 @@ it("pages by the key", () => {
 it("counts rows where a column may be null", () => {
   const sort = { column: "body", isDescending: false };
   const { sql } = pageOf(notes, { filters: [], sort }, { kind: "offset", rows: 200 });
-  expect(sql).toContain("order by body\nlimit 201\noffset 200");
+  // Rows with the same value, or none, have an order, too.
+  expect(sql).toContain("order by body, id\nlimit 201\noffset 200");
+});
+
+it("orders rows without a key by their place, where they have one", () => {
+  const columns = [column("body", "text", { nullable: true })];
+  const orderOf = (
+    kind: "table" | "partitioned_table" | "view",
+    sort: { column: string; isDescending: boolean } | null,
+  ) =>
+    /order by .*/.exec(
+      pageOf({ schema: "public", name: "t", columns, kind }, { filters: [], sort }, { kind: "offset", rows: 200 }).sql,
+    )?.[0];
+  expect(orderOf("table", null)).toBe("order by ctid");
+  expect(orderOf("table", { column: "body", isDescending: true })).toBe("order by body desc, ctid");
+  expect(orderOf("partitioned_table", null)).toBe("order by tableoid, ctid");
+  expect(orderOf("view", null)).toBeUndefined();
+});
+
+it("shows the values of parameters, and leaves names that look like one", () => {
+  const columns = [column("id", "integer", { primary_key: true }), column("cost$1", "text"), column("$2", "text")];
+  const source = { schema: "public", name: "$1", columns, types: ["int4", "text", "text"] };
+  const [statement] = statementsFor(source, {
+    updates: [{ row: [7, "a", "b"], changed: { cost$1: "x", $2: "y $1" } }],
+    deletes: [],
+    inserts: [],
+  });
+  expect(readable(statement as never)).toBe(
+    `update public."$1" set "cost$1" = 'x', "$2" = 'y $1' where id = '7' and "cost$1" = 'a' and "$2" = 'b'`,
+  );
 });
 
 it("filters by values, never by SQL", () => {

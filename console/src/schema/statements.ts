@@ -2,6 +2,7 @@
 
 import type { Row, Statement, TransactionStatement, Value } from "../api/data.ts";
 import { isJson } from "../api/exact.ts";
+import { tokens } from "../editor/statements.ts";
 import { elementsOf, literal, quoteName } from "../results/formats.ts";
 
 export interface Column {
@@ -18,7 +19,11 @@ export interface Source {
   schema: string;
   name: string;
   columns: Column[];
+  /** A table or a view, of which kind. */
+  kind?: Kind;
 }
+
+export type Kind = "table" | "partitioned_table" | "view" | "materialized_view" | "foreign_table";
 
 export const OPERATORS = [
   "=",
@@ -70,6 +75,19 @@ export const orderOf = (source: Source, sort: Sort | null): Column[] | undefined
   return [column, ...key.filter(({ name }) => name !== column.name)];
 };
 
+// What tells rows without a key apart. A view has nothing of the kind.
+const PLACES: Partial<Record<Kind, string[]>> = {
+  table: ["ctid"],
+  materialized_view: ["ctid"],
+  partitioned_table: ["tableoid", "ctid"],
+};
+
+/** What makes an order complete: otherwise a page that begins after a number of rows could repeat some and miss others. */
+const tieBreakersOf = (source: Source, sort: Sort | null): string[] => {
+  const key = keyOf(source).filter(({ name }) => name !== sort?.column);
+  return keyOf(source).length ? key.map(({ name }) => quoteName(name)) : (PLACES[source.kind ?? "view"] ?? []);
+};
+
 const conditionOf = ({ column, operator, value }: Filter, params: unknown[]): string => {
   const name = quoteName(column);
   if (operator === "is null" || operator === "is not null") return `${name} ${operator}`;
@@ -99,13 +117,13 @@ export const pageOf = (source: Source, { filters, sort }: View, from: From): Sta
     conditions.push(`(${names}) ${sort?.isDescending ? "<" : ">"} (${values.join(", ")})`);
   }
   const by = order
-    ? order.map(({ name }) => quoteName(name) + direction).join(", ")
-    : sort && `${quoteName(sort.column)}${direction}`;
+    ? order.map(({ name }) => quoteName(name) + direction)
+    : [...(sort ? [quoteName(sort.column) + direction] : []), ...tieBreakersOf(source, sort)];
   const parts = [
     `select ${source.columns.map(({ name }) => quoteName(name)).join(", ") || "*"}`,
     `from ${qualified(source)}`,
     ...(conditions.length ? [`where ${conditions.join(" and ")}`] : []),
-    ...(by ? [`order by ${by}`] : []),
+    ...(by.length ? [`order by ${by.join(", ")}`] : []),
     `limit ${PAGE_ROWS + 1}`,
     ...(from.kind === "offset" ? [`offset ${from.rows}`] : []),
   ];
@@ -197,10 +215,15 @@ export const statementsFor = (source: Described, { updates, deletes, inserts }: 
 
 /** A statement for people to read: with its values in their places. It is not sent like this. */
 export const readable = ({ sql, params }: Statement): string =>
-  sql.replaceAll(/\$(\d+)/g, (_, number: string) => {
-    const value = params[Number(number) - 1];
-    return literal(value, Array.isArray(value) ? "text[]" : "text");
-  });
+  tokens(sql)
+    .map(({ kind, from, to }) => {
+      const text = sql.slice(from, to);
+      // In a name or a string, it is no parameter.
+      if (kind !== "param") return text;
+      const value = params[Number(text.slice(1)) - 1];
+      return literal(value, Array.isArray(value) ? "text[]" : "text");
+    })
+    .join("");
 
 /** What to send for a text that was typed into a column. Throws if it must be JSON and isn't. */
 export const typedValue = (text: string, type: string): Value => {
