@@ -183,6 +183,34 @@ test("an error puts the caret where it is", async () => {
   assert.deepEqual(await look(page, "error", ["wide", "phone"]), []);
 });
 
+test("what is typed while the formatter is being loaded is kept", async () => {
+  const slow = await openPage(browser);
+  await signIn(slow);
+  let resume = () => undefined;
+  const held = new Promise((resolve) => {
+    resume = resolve;
+  });
+  await slow.route("**/console/format-*.js", async (route) => {
+    await held;
+    await route.continue();
+  });
+  await typeSql(slow, "select 1,2");
+  const asked = slow.waitForRequest("**/console/format-*.js");
+  await slow.keyboard.press("Control+Shift+f");
+  const url = (await asked).url();
+  await slow.keyboard.insertText(", 3 as typed_on");
+  resume();
+  // What waits for the module longer has it before.
+  await slow.evaluate((name) => import(name).then(() => undefined), url);
+  const text = slow.getByLabel("SQL", { exact: true });
+  assert.equal((await text.innerText()).trim(), "select 1,2, 3 as typed_on");
+  await slow.keyboard.press("Control+Shift+f");
+  await text.getByText(/^2,$/).waitFor();
+  assert.match(await text.innerText(), /3 as typed_on/);
+  assert.deepEqual(slow.complaints, []);
+  await slow.context().close();
+});
+
 test("no list of completions opens over a menu", async () => {
   await typeSql(page, "select 1 as one order by 1 desc");
   await page.getByRole("button", { name: "More" }).click();

@@ -131,9 +131,12 @@ export const QueryPage = () => {
     begin("explain", found[0]?.command === "explain" ? [] : found);
   };
   const format = async () => {
+    const text = editor.current?.text ?? draft.sql;
     try {
       const { formatted } = await import("./format.ts");
-      editor.current?.replace(formatted(draft.sql));
+      const isSame = drafts.active.get() === draft.id && editor.current?.text === text;
+      // Loading takes a while, in which one may type on, or look at another tab.
+      if (isSame) editor.current?.replace(formatted(text));
     } catch {
       toast("This SQL could not be formatted.", "danger");
     }
