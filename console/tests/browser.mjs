@@ -73,6 +73,18 @@ export const control = async (method, path, body) => {
   return response.status === 204 ? {} : response.json();
 };
 
+/** Whether the service takes a key or a token. One that was ended is taken for a moment: processes know it still. */
+export const isTaken = async (secret) => {
+  const headers = { Authorization: `Bearer ${secret}` };
+  return (await fetch(`${controlUrl}/v1/organizations/current`, { headers })).status !== 401;
+};
+
+/** Waits until something is so. */
+export const until = async (condition) => {
+  const end = Date.now() + 30_000;
+  while (!(await condition())) assert.ok(Date.now() < end, String(condition));
+};
+
 /** Types SQL in place of what is in the editor. */
 export const typeSql = async (page, text) => {
   await page.getByLabel("SQL", { exact: true }).focus();
