@@ -106,6 +106,13 @@ async def database_calls(do: Caller) -> None:
     )
     assert (branch.branch_of, branch.expires_at) == (made.id, "2099-01-01T00:00:00Z")
     await do("delete_database", branch.id, restorable=False)
+    # This service archives nothing; server/tests/operations/test_asked_restores.py restores.
+    for name_of_call, arguments in (("restore_database_at", (made.id,)), ("create_branch_at", ("before", made.id))):
+        with pytest.raises(plainsql.EngineError, match="can't restore this database to a point in time"):
+            await do(name_of_call, *arguments, dt.datetime.now(dt.UTC))
+    assert await do("list_restores") == []
+    with pytest.raises(plainsql.AccessError):
+        await do("get_restore", "rst_0")
     assert (await do("reset_database", name + "x"))["tables"] == 0
     await do("delete_database", made.id, restorable=False)
 

@@ -48,7 +48,7 @@ _INDEXES = """
     CREATE INDEX restores_of_organization ON restores (organization_id, id);
     CREATE INDEX restores_of_database ON restores (database_id);
     CREATE INDEX restores_to_target ON restores (target_id);
-    CREATE INDEX restores_that_replaced ON restores (replaced_id) WHERE replaced_id IS NOT NULL;
+    CREATE INDEX restores_that_replaced ON restores (replaced_id);
 """
 _WORKERS = """
     CREATE TABLE restore_workers (
