@@ -13,8 +13,8 @@ from plainsql_server.control_plane.spanning import Recovery
 from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.core.observation import Observation
 from plainsql_server.core.tasks import end
-from plainsql_server.directory import spanning
-from plainsql_server.directory.cells import CellRecord
+from plainsql_server.directory import cells, spanning
+from plainsql_server.directory.cells import CellChange, CellRecord, CellState
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.spanning import NewRecord, SpanningState
@@ -280,8 +280,62 @@ async def test_records_are_removed_after_their_retention(directory: Directory, d
     for minutes_ago in (1, 11):
         await store_freed(directory, database, minutes_ago)
     await store_record(directory, database, new_gid(), "open")
-    await spanning.delete_old(directory)
+    await spanning.delete_old(directory, (), ())
     assert await count(directory) == 2
+
+
+async def set_state(directory: Directory, cell: CellRecord, state: CellState) -> None:
+    assert await cells.change(directory, cell.id, CellChange(state=state), only_from=list(CellState))
+
+
+async def tidied(directory: Directory, recovery: Recovery, expected: int) -> bool:
+    """Whether so many records are left after recovery has looked at the cells once."""
+    await recovery._tidy()
+    return await count(directory) == expected
+
+
+@pytest.mark.parametrize(("state", "kept"), [("active", 0), ("full", 0), ("down", 1), ("lost", 1)])
+async def test_a_decision_is_kept_for_a_cell_that_may_be_restored(
+    directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery, *, state: str, kept: int
+) -> None:
+    """It would be as it was before the commit, with the transaction prepared."""
+    await store_freed(directory, database, minutes_ago=11)
+    aborted = await store_record(directory, database, new_gid(), "aborted", freed=True)
+    async with directory.connection() as connection:
+        old = "update spanning_transactions set freed_at = now() - interval '11 min' where id = %s"
+        await connection.execute(old, (aborted,))
+    await set_state(directory, cell, CellState(state))
+    assert await tidied(directory, recovery, kept)
+    await set_state(directory, cell, CellState.ACTIVE)
+    assert await tidied(directory, recovery, 0)
+
+
+async def test_a_decision_is_kept_for_a_cell_that_does_not_answer(
+    directory: Directory, cell: CellRecord, database: DatabaseRecord, recovery: Recovery, tmp_path: Path
+) -> None:
+    await store_freed(directory, database, minutes_ago=11)
+    move = "update cells set conninfo = %s where id = %s"
+    async with directory.connection() as connection:
+        await connection.execute(move, (f"host={tmp_path}", cell.id))
+    assert await tidied(directory, recovery, 1)
+    async with directory.connection() as connection:
+        await connection.execute(move, (cell.conninfo, cell.id))
+    assert await tidied(directory, recovery, 0)
+
+
+async def test_a_decision_is_kept_until_no_part_is_prepared(
+    postgres: Postgres, directory: Directory, database: DatabaseRecord, recovery: Recovery
+) -> None:
+    """As on a cell that was restored: the transaction was committed there before."""
+    gid = prepare(postgres, database)
+    id_ = await store_record(directory, database, gid, "committed", freed=True)
+    async with directory.connection() as connection:
+        old = "update spanning_transactions set freed_at = now() - interval '1 day' where id = %s"
+        await connection.execute(old, (id_,))
+    assert await tidied(directory, recovery, 1)
+    with postgres.connect(database=database.engine_name) as admin:
+        admin.execute(f"commit prepared '{gid_of(gid, 0)}'".encode())
+    assert await tidied(directory, recovery, 0)
 
 
 async def test_old_records_are_removed_in_several_batches(

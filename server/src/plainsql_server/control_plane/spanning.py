@@ -8,7 +8,6 @@ answer delays only the transactions that involve it. A record whose lease is val
 """
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,11 +16,12 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import EngineError, ServiceError
 from plainsql_server.core.observation import FailureObserved, Observe, Reaped, describe_for_operators
 from plainsql_server.core.tasks import end
-from plainsql_server.directory import spanning
+from plainsql_server.directory import cells, spanning
+from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.spanning import Participation, Unfinished
 from plainsql_server.engine.admin.reaping import CellWatch
-from plainsql_server.engine.execution.spanning import gid_of
+from plainsql_server.engine.execution.spanning import GID_PREFIX, gid_of, transaction_of
 
 _LOOK_EVERY_S = 1.0
 # How many records are finished concurrently.
@@ -72,22 +72,22 @@ class Recovery:
         self._observe = observe
         self._cells: defaultdict[str, _Cell] = defaultdict(_Cell)
         self._in_progress: dict[str, asyncio.Task[None]] = {}
-        self._tidy_at_s = 0.0
 
     async def run(self) -> None:
         """Runs forever. Cancelling it abandons the work in progress, which other processes then take over."""
+        tidying = asyncio.create_task(self._keep_tidy())
         try:
             while True:
                 try:
                     while await self._start_some():
                         # There may be more records than were taken.
                         await self._wait_for_slot()
-                    await self._tidy()
                 except Exception as error:
                     # Usually the directory is unavailable. The loop must survive, because nothing restarts it.
                     self._report(error)
                 await asyncio.sleep(_LOOK_EVERY_S)
         finally:
+            await end(tidying)
             await self._give_up()
 
     async def finish_some(self) -> int:
@@ -155,10 +155,35 @@ class Recovery:
                     what = "in_doubt_committed" if unfinished.is_committed else "in_doubt_rolled_back"
                     self._observe(Reaped(now(), "reaped", part.cell_name, what, 1))
 
+    async def _keep_tidy(self) -> None:
+        """Deletes old records every minute. A task of its own, because a cell that does not answer delays it."""
+        while True:
+            try:
+                await self._tidy()
+            except Exception as error:
+                self._report(error)
+            await asyncio.sleep(_TIDY_EVERY_S)
+
     async def _tidy(self) -> None:
-        # Runs in every pass while there is more to delete: busy organizations add hundreds of records per second.
-        if time.monotonic() >= self._tidy_at_s and not await spanning.delete_old(self._directory):
-            self._tidy_at_s = time.monotonic() + _TIDY_EVERY_S
+        known = await cells.list_(self._directory)
+        prepared = await asyncio.gather(*map(_prepared_on, known))
+        still_prepared = {transaction_of(gid)[0] for gids in prepared for gid in gids or ()}
+        silent = [cell.id for cell, gids in zip(known, prepared, strict=True) if gids is None]
+        # Busy organizations add hundreds of records per second.
+        while await spanning.delete_old(self._directory, still_prepared, silent):
+            continue
 
     def _report(self, error: Exception) -> None:
         self._observe(FailureObserved(now(), "failure", "recovery", describe_for_operators(error)))
+
+
+async def _prepared_on(cell: CellRecord) -> list[str] | None:
+    """The gids of the service's prepared transactions on a cell; None if it does not answer or is out of service."""
+    if cell.state in OUT_OF_SERVICE:
+        return None
+    try:
+        async with CellWatch.beside(cell.conninfo, cell.admin_role) as watch:
+            return [gid for gid, _ in await watch.prepared(0) if gid.startswith(GID_PREFIX)]
+    except ServiceError:
+        # Those who need the cell report it.
+        return None

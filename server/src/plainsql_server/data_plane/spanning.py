@@ -151,7 +151,7 @@ class Spanning:
         is_done = False
         try:
             async with self._locks.hold(
-                transaction.id, job.organization_id, new_gid(), databases, job.deadline
+                transaction.id, job.organization_id, new_gid(len(databases)), databases, job.deadline
             ) as lock:
                 self._on_step(SpanningStep.CLAIMED)
                 transaction.queue_us = monotonic_us() - asked_us

@@ -10,7 +10,7 @@ transactions that wait for it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -216,14 +216,31 @@ async def strays(directory: Directory, prepared: Sequence[tuple[str, str]]) -> d
     return {row["gid"]: row["is_committed"] for row in rows}
 
 
-async def delete_old(directory: Directory) -> bool:
-    """Deletes records that are no longer needed. Returns whether there may be more to delete."""
+async def states(directory: Directory, gids: Sequence[str]) -> dict[str, SpanningState]:
+    """The state of each transaction with one of these gids, of those that the directory knows."""
+    statement = "SELECT gid, state FROM spanning_transactions WHERE gid = ANY(%s)"
+    async with directory.connection() as connection:
+        rows = await (await connection.execute(statement, (list(gids),))).fetchall()
+    return {row["gid"]: SpanningState(row["state"]) for row in rows}
+
+
+async def delete_old(directory: Directory, still_prepared: Collection[str], silent_cells: Collection[str]) -> bool:
+    """Deletes records that are no longer needed. Returns whether there may be more to delete.
+
+    A decision to commit is needed for as long as a participant may still be prepared, or be so again: a cell that is
+    restored from its archive is as it was up to a minute before it was lost. So the record is kept if its gid is one of
+    `still_prepared`, or if a participant is on one of `silent_cells` (ids), which do not answer.
+    """
     statement = """
         DELETE FROM spanning_transactions WHERE id IN (
-            SELECT id FROM spanning_transactions WHERE freed_at < now() - %s * interval '1 s' LIMIT %s)
+            SELECT id FROM spanning_transactions s WHERE freed_at < now() - %s * interval '1 s'
+              AND (state <> 'committed' OR gid <> ALL(%s) AND NOT EXISTS (
+                  SELECT FROM databases d WHERE d.id = ANY(s.database_ids) AND d.cell_id = ANY(%s)))
+            LIMIT %s)
     """
+    values = (_KEPT_S, list(still_prepared), list(silent_cells), _REMOVED_AT_ONCE)
     async with directory.connection() as connection:
-        return (await connection.execute(statement, (_KEPT_S, _REMOVED_AT_ONCE))).rowcount == _REMOVED_AT_ONCE
+        return (await connection.execute(statement, values)).rowcount == _REMOVED_AT_ONCE
 
 
 async def _pass_on(directory: Directory, statement: str, id_: str) -> bool:

@@ -46,14 +46,27 @@ _PREPARED_TAG = b"PREPARE TRANSACTION"
 _AWAIT_STANDBY = b"set synchronous_commit = on"
 
 
-def new_gid() -> str:
-    """A new gid that cannot be guessed: 160 random bits."""
-    return GID_PREFIX + secrets.token_hex(20)
+def new_gid(participants: int = 2) -> str:
+    """A new gid that cannot be guessed: 160 random bits.
+
+    It tells how many participants there are, because a directory that was restored to an earlier moment may not know.
+    """
+    return f"{GID_PREFIX}{secrets.token_hex(20)}_{participants}"
 
 
 def gid_of(gid: str, participant: int) -> str:
     """The gid of one participant. Participants may be on the same cell, where gids must be unique."""
     return f"{gid}_{participant}"
+
+
+def transaction_of(gid: str) -> tuple[str, int | None]:
+    """The gid of the whole transaction of a participant's, and how many participants it has.
+
+    None: a version that did not tell the number prepared it.
+    """
+    whole, _, _ = gid.rpartition("_")
+    _, _, number = whole.removeprefix(GID_PREFIX).partition("_")
+    return whole, int(number) if number else None
 
 
 class Participant(Attempt):
