@@ -126,7 +126,10 @@ class Client:
         """Sends a query, whose answer is read with `answer` or given up with `drop`."""
         await self.post("/v1/query", {"sql": sql, "params": list(params), **fields}, request_id=request_id)
 
-    async def post(self, path: str, fields: dict[str, Any], *, request_id: str = "", idempotency_key: str = "") -> None:
+    async def post(
+        self, path: str, fields: dict[str, Any], *,
+        request_id: str = "", idempotency_key: str = "", method: str = "POST",
+    ) -> None:  # fmt: skip
         """Sends a request, as `send` does."""
         if self._writer is None or self._reader is None or self._reader.at_eof() or self._writer.is_closing():
             self.drop()
@@ -137,7 +140,7 @@ class Client:
         body = json.dumps(fields).encode()
         key = f"idempotency-key: {idempotency_key}\r\n" if idempotency_key else ""
         head = (
-            f"POST {path} HTTP/1.1\r\n{self._common}{key}x-request-id: {request_id or new_request_id()}\r\n"
+            f"{method} {path} HTTP/1.1\r\n{self._common}{key}x-request-id: {request_id or new_request_id()}\r\n"
             f"content-length: {len(body)}\r\n\r\n"
         )
         self._sent_s = time.monotonic()

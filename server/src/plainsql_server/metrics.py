@@ -339,6 +339,11 @@ def _upkeep_metrics(load: UpkeepLoad) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "plainsql_backups_failing", "Databases whose last backup attempt failed.", load.backups_failing
     )
+    if load.directory_archive_lag_s is not None:
+        yield GaugeMetricFamily(
+            "plainsql_directory_archive_lag_seconds", "For how long, at most, the directory's WAL is not archived.",
+            load.directory_archive_lag_s,
+        )  # fmt: skip
 
 
 def _limiter_metrics(load: LimiterLoad) -> Iterator[Metric]:

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,14 +13,11 @@ from click.testing import CliRunner
 from plainsql_server.cli import main
 from plainsql_server.operations.files.archive import ArchiveConfig
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
-from server.tests.operations.stage import Stage
-from server.tests.postgres import SUPERUSER, Postgres, run_as_postgres
-from server.tests.processes import wait_for
+from server.tests.operations.backups_guide import GUIDE, listed, section
+from server.tests.postgres import SUPERUSER, run_as_postgres
 
 pytestmark = pytest.mark.chaos
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs/backups.md"
-_BLOCKS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FOLDER, _ARCHIVE = "/etc/postgresql/15/main", "/srv/archive"
 _TIME = "2027-01-31T12:30:00Z"
 
@@ -32,9 +28,9 @@ def cell() -> Iterator[ArchivedCell]:
         yield cell
 
 
-def commands(number: int) -> list[list[str]]:
-    """The words of each command in one of the guide's blocks."""
-    return [shlex.split(line) for line in _BLOCKS.findall(GUIDE.read_text())[number].splitlines()]
+def commands(heading: str) -> list[list[str]]:
+    """The words of each command below a heading of the guide."""
+    return [shlex.split(line) for line in listed(section(heading))]
 
 
 def programs_of(unit: str) -> list[list[str]]:
@@ -44,7 +40,8 @@ def programs_of(unit: str) -> list[list[str]]:
 
 
 def test_the_files_of_the_guide_are_those_that_the_archive_of_this_test_has(cell: ArchivedCell, tmp_path: Path) -> None:
-    (writing,) = [each for each in commands(0) if each[:3] == ["plainsql-server", "cell", "files"]]
+    lines = commands("The archive of a cell")
+    (writing,) = [each for each in lines if each[:3] == ["plainsql-server", "cell", "files"]]
     root = cell.config_folder.parent
     words = [each.replace(_FOLDER, str(tmp_path)).replace(_ARCHIVE, f"{root}/repository") for each in writing[1:]]
     words[words.index("plainsql_admin")] = SUPERUSER
@@ -67,7 +64,7 @@ def test_the_files_of_the_guide_are_those_that_the_archive_of_this_test_has(cell
     units = {each.name: each.read_text() for each in tmp_path.glob("plainsql-archive*")}
     assert set(units) == {
         "plainsql-archive@.service", "plainsql-archive-full.timer", "plainsql-archive-diff.timer",
-        "plainsql-archive-rehearsal.service", "plainsql-archive-rehearsal.timer",
+        "plainsql-archive-rehearsal.service", "plainsql-archive-rehearsal.timer", "plainsql-archive-restores.service",
     }  # fmt: skip
     for program, *arguments in programs_of(units["plainsql-archive@.service"]):
         run_as_postgres(program, *(each.replace(str(tmp_path), str(root)) for each in arguments))
@@ -83,14 +80,14 @@ def test_a_backup_takes_the_operators_own_configuration_of_the_guide(cell: Archi
         file.unlink()
 
 
-@pytest.mark.parametrize(("block", "database"), [(1, "main-before"), (2, "main")])
-def test_one_database_is_restored_as_the_guide_does(cell: ArchivedCell, block: int, database: str) -> None:
+@pytest.mark.parametrize(("number", "database"), [(0, "main-before"), (1, "main")])
+def test_one_database_is_restored_as_the_guide_does(cell: ArchivedCell, number: int, database: str) -> None:
     with cell.stage.owner() as owner:
         owner.execute("drop table if exists t")
         owner.execute("create table t as select 'as it was' as a")
         point = datetime.now(UTC).isoformat()
         owner.execute("update t set a = 'a mistake'")
-    ((_, *words),) = commands(block)
+    _, *words = commands("Restore one database as it was")[number]
     words = [each.replace(_TIME, point).replace(f"{_FOLDER}/pgbackrest", str(cell.config_folder)) for each in words]
     cell.stage.run(*words, "--work-folder", str(cell.work_folder))
     with cell.stage.owner(database) as owner:
@@ -98,10 +95,10 @@ def test_one_database_is_restored_as_the_guide_does(cell: ArchivedCell, block: i
 
 
 def test_a_restore_is_rehearsed_as_the_guide_and_its_unit_do(cell: ArchivedCell, tmp_path: Path) -> None:
-    ((_, *words),) = commands(4)
+    ((_, *words),) = commands("Rehearse a restore")
     assert words[:2] == ["backup", "rehearse"]
     archive = ArchiveConfig("/srv/archive", f"{_FOLDER}/pgbackrest", SUPERUSER, "/data", "/run")
-    (unit,) = programs_of(archive.unit_texts("/opt/plainsql-server")["plainsql-archive-rehearsal.service"])
+    (unit,) = programs_of(archive.restoring_texts("/opt/plainsql-server")["plainsql-archive-rehearsal.service"])
     # systemd gives no word for a variable that is empty.
     assert [each for each in unit if each != "$REHEARSE_OPTIONS"] == ["/opt/plainsql-server", *words]
     words = [each.replace(f"{_FOLDER}/pgbackrest", str(cell.config_folder)) for each in words]
@@ -109,41 +106,26 @@ def test_a_restore_is_rehearsed_as_the_guide_and_its_unit_do(cell: ArchivedCell,
     assert "It is the same" in done.stderr
 
 
-def test_a_lost_cell_is_restored_on_a_new_machine_as_the_guide_does(cell: ArchivedCell) -> None:
-    stage, root = cell.stage, cell.config_folder.parent
-    with stage.owner() as owner:
-        owner.execute("create table acknowledged as select generate_series(1, 1000) as a")
-    with stage.postgres.connect() as admin:
-        # As after a minute.
-        archived = "select pg_walfile_name(pg_switch_wal())"
-        (file,) = admin.execute(archived).fetchone() or ("",)
-        while not admin.execute("select from pg_stat_archiver where last_archived_wal >= %s", (file,)).rowcount:
-            continue
-    before = stage.checksums()
-    (restore,) = [each[each.index("pgbackrest") :] for each in commands(3) if "pgbackrest" in each]
-    new = cell.work_folder / "new"
-    new.mkdir(mode=0o700)
-    shutil.chown(new, "postgres", "postgres") if root.owner() == "postgres" else None
-    words = [each.replace(f"{_FOLDER}/pgbackrest", str(cell.config_folder)) for each in restore]
-    binaries = Path("/usr/lib/postgresql/15/bin")
-    run_as_postgres(*words, f"--pg1-path={new}", "--log-level-console=warn")
-    options = f"-c unix_socket_directories={new} -c archive_mode=off"
-    run_as_postgres(binaries / "pg_ctl", "-D", new, "-l", new / "log", "-o", options, "-w", "start")
-    try:
-        replayed = "select from pg_database where not pg_is_in_recovery()"
-        new_postgres = Postgres(str(new))
-        wait_for(lambda: _asked(new_postgres, replayed) > 0, 60, (new / "log").read_text)
-        (setting,) = [each for each in commands(3) if each[:3] == ["plainsql-server", "cell", "set"]]
-        assert setting[4] == "--conninfo"
-        stage.run("cell", "set", "local", "--conninfo", new_postgres.conninfo)
-        moved = Stage(new_postgres, stage.dsn)
-        assert moved.checksums() == before
-    finally:
-        stage.run("cell", "set", "local", "--conninfo", stage.postgres.conninfo)
-        run_as_postgres(binaries / "pg_ctl", "-D", new, "-m", "immediate", "-w", "stop")
-        shutil.rmtree(new)
+def test_customers_restores_are_carried_out_by_the_guides_command_and_the_same_one_of_its_unit() -> None:
+    (words,) = commands("Let customers restore")
+    archive = ArchiveConfig("/srv/archive", f"{_FOLDER}/pgbackrest", SUPERUSER, "/data", "/run")
+    (unit,) = programs_of(archive.restoring_texts("/opt/plainsql-server")["plainsql-archive-restores.service"])
+    assert [each for each in unit if each != "$RESTORES_OPTIONS"] == ["/opt/plainsql-server", *words[1:]]
 
 
-def _asked(postgres: Postgres, query: str) -> int:
-    with postgres.connect() as connection:
-        return connection.execute(query.encode()).rowcount
+def test_the_files_of_the_directorys_archive_are_written_again_with_the_same_key(tmp_path: Path) -> None:
+    (words,) = [each for each in commands("The archive of the directory") if each[1:2] == ["directory"]]
+    words = [each.replace("/etc/postgresql/15/directory", str(tmp_path)) for each in words[1:]]
+    texts = []
+    for _ in range(2):
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+        texts.append({file.name: file.read_text() for file in tmp_path.rglob("*") if file.is_file()})
+    assert texts[0] == texts[1]
+    assert set(texts[0]) == {
+        "plainsql-archive.conf", "pgbackrest.conf", "key.conf", "plainsql-directory-archive@.service",
+        "plainsql-directory-archive-full.timer", "plainsql-directory-archive-diff.timer",
+    }  # fmt: skip
+    assert "pg1-port=5433\npg1-user=postgres\n" in texts[0]["pgbackrest.conf"]
+    assert "directory to its archive" in texts[0]["plainsql-directory-archive@.service"]
+    assert (tmp_path / "pgbackrest/conf.d/key.conf").stat().st_mode & 0o777 == 0o600

@@ -45,7 +45,7 @@ def promtool(*arguments: str) -> str:
 
 
 def test_prometheus_takes_the_rules_and_the_sample_configuration() -> None:
-    assert "25 rules found" in promtool("check", "rules", RULES.name)
+    assert "26 rules found" in promtool("check", "rules", RULES.name)
     assert "SUCCESS" in promtool("check", "config", "prometheus.yml")
 
 
@@ -95,9 +95,9 @@ def measured() -> list[str]:
         is_rehearsal_failing=False, disk_free_ratio=0.5,
     )  # fmt: skip
     collector = Metrics()
-    collector.watch_upkeep(lambda: UpkeepLoad(1.0, [cell], {"planes": 2.0}, 3.0, 4.0))
+    collector.watch_upkeep(lambda: UpkeepLoad(1.0, [cell], {"planes": 2.0}, 3.0, 4.0, directory_archive_lag_s=0.0))
     samples = [sample.name for family in collector.collect() for sample in family.samples]
-    return [name for name in samples if re.search("upkeep|cell|certificate|backup", name)]
+    return [name for name in samples if re.search("upkeep|cell|certificate|backup|directory_archive", name)]
 
 
 def metrics(expression: str) -> set[str]:

@@ -2,7 +2,9 @@
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,14 @@ from plainsql_server.cli import main
 from plainsql_server.cli.setup import machine as command
 from plainsql_server.core.environment_file import parse_environment_file
 from plainsql_server.directory.sealing.keyring import new_key
-from plainsql_server.operations.setup.checks import check_program
+from plainsql_server.operations.setup.archives import archive_steps
+from plainsql_server.operations.setup.checks import check_archive, check_program
 from plainsql_server.operations.setup.directory_files import directory_texts
 from plainsql_server.operations.setup.environment import environment_texts
 from plainsql_server.operations.setup.machine import Machine, SetupError, find_machine
 from plainsql_server.operations.setup.running import run
 from plainsql_server.operations.setup.step import SetupStep
-from plainsql_server.operations.setup.steps import steps_of
+from plainsql_server.operations.setup.steps import cell_options, steps_of
 from plainsql_server.settings import read_settings
 
 _MACHINE = Machine("sql.example", "/opt/plainsql/bin/plainsql-server")
@@ -291,3 +294,45 @@ def test_only_root_can_prepare_a_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     result = CliRunner().invoke(main, ["setup", "sql.example"])
     assert result.exit_code == 1
     assert "Run this as root" in result.output
+
+
+@pytest.mark.usefixtures("as_root")
+def test_archives_are_for_both_clusters_each_with_its_own_folder_and_units(machine: Machine) -> None:
+    steps = list(archive_steps(machine, Path("/srv/archive"), cell_options(machine)))
+    shown = [step.shown for step in steps]
+    clusters = f"{machine.clusters}/15"
+    assert shown[:2] == [
+        f"install -d --owner=postgres --group=postgres --mode=700 /srv/archive/{name}" for name in ("cell", "directory")
+    ]
+    program = "/opt/plainsql/bin/plainsql-server"
+    assert shown[2].startswith(f"{program} cell files {clusters}/main --admin-role plainsql_admin ")
+    assert shown[2].endswith(" --archive-to /srv/archive/cell --archive-port 5432")
+    assert shown[3] == (
+        f"{program} directory files {clusters}/directory --archive-to /srv/archive/directory"
+        " --data-folder /var/lib/postgresql/15/directory --port 5433"
+    )
+    assert not any(step.is_done() for step in steps[2:])
+    for step in steps[4:]:
+        step.run()
+    assert all(step.is_done() for step in steps[4:])
+    assert {file.name for file in machine.units.iterdir()} == {
+        "plainsql-archive@.service", "plainsql-archive-full.timer", "plainsql-archive-diff.timer",
+        "plainsql-archive-rehearsal.service", "plainsql-archive-rehearsal.timer",
+        "plainsql-archive-restores.service",
+        "plainsql-directory-archive@.service", "plainsql-directory-archive-full.timer",
+        "plainsql-directory-archive-diff.timer",
+    }  # fmt: skip
+    for name, cluster in (("plainsql-archive", "main"), ("plainsql-directory-archive", "directory")):
+        assert f'"--config-path={clusters}/{cluster}/pgbackrest"' in (machine.units / f"{name}@.service").read_text()
+
+
+@pytest.mark.usefixtures("as_root")
+def test_an_archive_needs_pgbackrest_and_an_absolute_path(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_archive(machine)
+    with pytest.raises(SetupError, match="absolute path"):
+        check_archive(replace(machine, archive=Path("archive")))
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_options: None)
+    with pytest.raises(SetupError, match="install the package pgbackrest"):
+        check_archive(replace(machine, archive=Path("/srv/archive")))
+    result = CliRunner().invoke(main, ["setup", "sql.example", "--dry-run", "--archive-to", "/srv/archive"])
+    assert "install the package pgbackrest" in result.output

@@ -27,6 +27,7 @@ _COMMANDS = {
     "org": ("org.commands", "Create, list, suspend and delete organizations."),
     "key": ("key", "Create, list and revoke API keys."),
     "cell": ("cell.commands", "Manage cells, the PostgreSQL clusters that hold databases."),
+    "directory": ("directory.commands", "Archive the directory; compare it with the cells after a restore."),
     "database": ("database", "Create, list, move, rename, suspend, delete and adopt databases."),
     "usage": ("org.usage", "Show what organizations have used, as CSV or JSON."),
     "secrets": ("secrets", "Create keys that seal secrets in the directory, and rotate them."),

@@ -1,4 +1,4 @@
-"""Measures, once a minute, what an operator has to watch: every cell, certificates and backups. Deletes old permits.
+"""Measures, once a minute, what an operator has to watch: cells, certificates, backups, archives. Deletes old permits.
 
     upkeep = Upkeep(directory, observe, files)
     asyncio.create_task(upkeep.run())
@@ -28,7 +28,12 @@ from plainsql_server.directory.sharing import permits
 from plainsql_server.directory.upkeep.backup_record import backup_state
 from plainsql_server.directory.upkeep.rehearsal_record import RehearsalState, rehearsal_states
 from plainsql_server.engine.admin.activity import watching
-from plainsql_server.engine.admin.measures import CellMeasures, archive_backup_age_s, measure
+from plainsql_server.engine.admin.measures import (
+    CellMeasures,
+    archive_backup_age_s,
+    measure,
+    measure_archiving,
+)
 from plainsql_server.engine.pool.address import hosts_of
 
 _LOOK_EVERY_S = 60.0
@@ -71,6 +76,8 @@ class Upkeep:
         listed = [cell for cell in await cells.list_(self._directory) if cell.state is not CellState.DOWN]
         backups = await backup_state(self._directory)
         rehearsals = await rehearsal_states(self._directory)
+        async with self._directory.connection() as connection:
+            archiving = await measure_archiving(connection)
         limit = asyncio.Semaphore(_CELLS_AT_ONCE)
         measured = await asyncio.gather(*(self._measured(cell, limit) for cell in listed))
         expiry_s = await asyncio.to_thread(self._expiry_s, listed)
@@ -84,6 +91,7 @@ class Upkeep:
             backup_age_s=backups.oldest_age_s,
             directory_backup_age_s=backups.directory_age_s,
             backups_failing=backups.failing,
+            directory_archive_lag_s=archiving.archive_lag_s,
         )
 
     async def _measured(self, cell: CellRecord, limit: asyncio.Semaphore) -> CellMeasures | None:

@@ -157,6 +157,8 @@ class UpkeepLoad:
     backup_age_s: float | None = None
     directory_backup_age_s: float | None = None
     backups_failing: int = 0
+    # None: the directory is not archived.
+    directory_archive_lag_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

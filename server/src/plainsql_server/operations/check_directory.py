@@ -1,4 +1,4 @@
-"""Doctor's checks of the directory: it answers, accepts writes, and has this version's tables.
+"""Doctor's checks of the directory: it answers, accepts writes, is archived, and has this version's tables.
 
 Also maps connection errors to fixes, for cells too: `fix_for(str(error), DSN)`.
 """
@@ -13,7 +13,9 @@ from psycopg import AsyncConnection
 
 from plainsql_server.core.clock import now
 from plainsql_server.directory.migrations import pending
+from plainsql_server.engine.admin.measures import measure_archiving
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
+from plainsql_server.operations.upkeep.cell_archive import archive_state
 
 _CONNECT_TIMEOUT_S = 3
 DSN = "PLAINSQL_DIRECTORY_DSN"
@@ -66,6 +68,9 @@ async def directory(target: Target) -> AsyncIterator[Finding]:
                 "Point PLAINSQL_DIRECTORY_DSN to the primary. With several hosts, add target_session_attrs=primary.",
             )  # fmt: skip
             return
+        archiving = await measure_archiving(connection)
+        if target.settings.upkeep == "on" and archiving.is_archiving:
+            yield archive_state("directory", archiving)
     yield await _tables(dsn)
 
 

@@ -27,6 +27,7 @@ from plainsql_server.directory.restoring.restores import Finished
 from plainsql_server.engine.admin import backups
 from plainsql_server.operations.archive_parts import ArchiveReader, End, Manifest
 from plainsql_server.operations.backup import DATABASE, DIRECTORY
+from plainsql_server.operations.point_in_time.reconcile import postpone_unfinished
 from plainsql_server.operations.programs import find_program, run, running
 from plainsql_server.operations.progress import Progress
 from plainsql_server.operations.schemas import OPTIONS, finish_schema, grant, renamed
@@ -175,19 +176,6 @@ async def fill_branch(
         return await drafts.fill_branch(directory, made, branch, finished)
 
 
-# What was unfinished when the backup was made has ended since. A control plane that took it up again could drop a
-# database that is in service now.
-_POSTPONE = (
-    "UPDATE databases SET work_after = now() + interval '7 days',"
-    " restorable_until = greatest(restorable_until, now() + interval '7 days') WHERE state IN ('creating', 'deleting')",
-    "UPDATE moves SET alive_until = now() + interval '7 days' WHERE state IN ('copying', 'stopping', 'undoing')",
-    # It may be done, and the database was written to since.
-    "UPDATE restores SET state = 'failed', ended_at = now(), alive_until = NULL, error_code = 'restore_abandoned',"
-    " error_message = 'The service does not know whether the database was restored.'"
-    " WHERE state IN ('waiting', 'running')",
-)
-
-
 async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, progress: Progress) -> int:
     """Restore a backup of the directory into an empty database, all or nothing.
 
@@ -208,8 +196,7 @@ async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, pr
     progress.step("data", chunks.manifest.tables_bytes)
     conninfo = make_conninfo(dsn, application_name=backups.RESTORE)
     await _feed(program, (*OPTIONS, "--single-transaction"), conninfo, chunks, progress, whole=True)
-    async with directory.connection() as connection:
-        return sum([(await connection.execute(statement)).rowcount for statement in _POSTPONE])
+    return await postpone_unfinished(directory)
 
 
 @dataclass(frozen=True, slots=True)

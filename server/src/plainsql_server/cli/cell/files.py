@@ -11,13 +11,14 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
+from plainsql_server.cli.archive_key import make_key
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.setup.program import own_program, program_option
-from plainsql_server.operations.files.archive import ArchiveConfig, new_key_conf
+from plainsql_server.operations.files.archive import ArchiveConfig
 from plainsql_server.operations.files.cell import CellConfig, Tls
 from plainsql_server.operations.files.drop_in import memory_drop_in
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
-from plainsql_server.operations.files.placing import make_folder, place_file
+from plainsql_server.operations.files.placing import place_file
 from plainsql_server.operations.files.sizing import GIB
 from plainsql_server.operations.files.units import guard_unit
 
@@ -149,8 +150,8 @@ def texts_of(options: FileOptions) -> dict[str, str]:
 
 
 def _archive_texts(archive: ArchiveConfig, options: FileOptions) -> dict[str, str]:
-    units = archive.unit_texts(options["program"] or own_program())
-    return {"pgbackrest/pgbackrest.conf": archive.pgbackrest_conf(), **units}
+    restoring = archive.restoring_texts(options["program"] or own_program())
+    return {"pgbackrest/pgbackrest.conf": archive.pgbackrest_conf(), **archive.unit_texts(), **restoring}
 
 
 def _archive_of(options: FileOptions) -> ArchiveConfig | None:
@@ -170,7 +171,7 @@ def write_files(options: FileOptions, texts: dict[str, str]) -> None:
     folder = options["folder"]
     placed = [place_file(folder / name, text) for name, text in texts.items()]
     if options["archive_to"] is not None:
-        _make_key(folder / "pgbackrest/conf.d/key.conf")
+        make_key(folder)
     remark(f"Wrote {', '.join(texts)} to {folder}.")
     for each in placed:
         if each.kept:
@@ -178,14 +179,6 @@ def write_files(options: FileOptions, texts: dict[str, str]) -> None:
     main = folder / "postgresql.conf"
     if main.exists() and not _INCLUDED.search(main.read_text()):
         remark(f"Add this line to the end of {main}: include_dir = 'conf.d'")
-
-
-def _make_key(file: Path) -> None:
-    """Make the key of the archive, unless there is one: with another, the archive could not be read."""
-    make_folder(file.parent)
-    if not file.exists():
-        place_file(file, new_key_conf(), mode=0o600)
-        remark(f"Made the key of the archive, {file}. Keep a copy elsewhere: without it, the archive can't be read.")
 
 
 def memory_bytes(gib: float | None) -> int:

@@ -1,13 +1,15 @@
 """`plainsql-server setup`: prepare this machine for the whole service."""
 
 import os
+from dataclasses import replace
+from pathlib import Path
 
 import click
 
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.setup.program import own_program
 from plainsql_server.operations.pki.register import PkiError
-from plainsql_server.operations.setup.checks import check_cell_cluster, check_program
+from plainsql_server.operations.setup.checks import check_archive, check_cell_cluster, check_program
 from plainsql_server.operations.setup.machine import Machine, SetupError, find_machine
 from plainsql_server.operations.setup.steps import steps_of
 
@@ -19,12 +21,19 @@ from plainsql_server.operations.setup.steps import steps_of
     "--use-existing", is_flag=True,
     help="Make a cell of the cluster `main` although it has databases or roles of others, who can't log in afterwards.",
 )  # fmt: skip
-def setup_command(host: str, dry_run: bool, use_existing: bool) -> None:
+@click.option(
+    "--archive-to", type=click.Path(file_okay=False, path_type=Path), metavar="PATH",
+    help="Archive both clusters continuously with pgBackRest, encrypted, to folders in PATH.",
+)  # fmt: skip
+def setup_command(host: str, dry_run: bool, use_existing: bool, archive_to: Path | None) -> None:
     """Prepare this Debian machine for the whole service. HOST is the name that customers will use for it.
 
     Shows each step as the command that you could type instead: system users, certificates, a PostgreSQL cluster for
     the directory, the configuration of both clusters, systemd units, and environment files in /etc/plainsql. Nothing
     is started or restarted, except that the new cluster is started.
+
+    With --archive-to, PostgreSQL archives its WAL, at the latest after a minute, and there are systemd units for
+    backups of both clusters: see docs/backups.md.
 
     You can run this again: what exists is left as it is. PostgreSQL's pg_hba.conf and pg_ident.conf are replaced, and
     kept with the suffix .before-plainsql.
@@ -34,8 +43,9 @@ def setup_command(host: str, dry_run: bool, use_existing: bool) -> None:
     # Other users must be able to read most of what this writes. Keys have permissions of their own.
     os.umask(0o022)
     try:
-        machine = find_machine(host, own_program())
+        machine = replace(find_machine(host, own_program()), archive=archive_to)
         check_program(machine)
+        check_archive(machine)
         if not use_existing:
             check_cell_cluster(machine)
         done = _prepare(machine, dry_run=dry_run)

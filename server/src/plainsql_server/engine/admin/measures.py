@@ -2,33 +2,43 @@
 
     async with watching(conninfo, admin_role) as connection:
         print(await measure(connection))
+    async with directory.connection() as connection:
+        print(await measure_archiving(connection))
 
-`doctor` and the control plane's metrics use it. It takes two short queries of PostgreSQL's own views, a third one if
-the cell archives its WAL, and reads no tenant's objects.
+`doctor` and the control plane's metrics use it. For a cell, it takes two short queries of PostgreSQL's own views, a
+third one if the cell archives its WAL, and reads no tenant's objects.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from psycopg import AsyncConnection
+from psycopg.rows import class_row
 
 from plainsql_server.core.clock import now
 from plainsql_server.engine.admin.activity import rows
 
-_MEASURES = """
+# The columns of ArchivingMeasures that every role may read.
+_ARCHIVER = """
+    current_setting('archive_mode') <> 'off' AS is_archiving,
+    (SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)
+     FROM pg_stat_archiver) AS is_archiving_failing,
+    (SELECT CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity') THEN last_failed_wal END
+     FROM pg_stat_archiver) AS failed_wal
+"""
+_MEASURES = f"""
     SELECT (SELECT max(age(datfrozenxid)) FROM pg_database) AS transaction_id_age,
            (SELECT max(mxid_age(datminmxid)) FROM pg_database) AS multixact_id_age,
            current_setting('data_directory') AS data_directory,
-           current_setting('archive_mode') <> 'off' AS is_archiving,
            current_setting('archive_mode') <> 'off' AND current_setting('archive_command') LIKE '%pgbackrest%'
                AS has_pgbackrest,
-           (SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)
-            FROM pg_stat_archiver) AS is_archiving_failing,
            (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming') AS standbys,
            CASE WHEN pg_is_in_recovery() THEN NULL ELSE (
                SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)) FROM pg_stat_replication
                WHERE state = 'streaming')::bigint END AS behind_bytes,
-           pg_is_in_recovery() AS is_standby
+           pg_is_in_recovery() AS is_standby,
+           {_ARCHIVER}
 """
 # A file of the WAL that is closed, and waits, has a file in archive_status that was made when it was closed. What is in
 # it was written in the time before, of at most archive_timeout. What is in the open file was written since the last one
@@ -58,10 +68,36 @@ _ARCHIVE = """
                 THEN least(open_s, extract(epoch FROM now() - coalesce(last_archived_time, pg_postmaster_start_time())))
                 ELSE 0 END::float8 AS archive_lag_s,
            waiting.files AS files_to_archive,
-           CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity')
-                THEN last_failed_wal END AS failed_wal,
            record.is_ours AS has_archive_backup, greatest(0, record.age_s) AS archive_backup_age_s
     FROM settings, waiting, record, pg_stat_archiver
+"""
+# The roles that log in to the directory may not read archive_status, so the lag counts from when a file was archived
+# last. If only the open file is not archived, it is at most archive_timeout. The record of a backup, which is archived
+# like a file, does not say which file is open.
+_ARCHIVING = f"""
+    SELECT {_ARCHIVER},
+           CASE WHEN pg_is_in_recovery() OR current_setting('archive_mode') = 'off' THEN NULL ELSE (
+               WITH archived AS (
+                   SELECT extract(epoch FROM now()
+                              - coalesce(last_archived_time, pg_postmaster_start_time())) AS since_s,
+                          coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false) AS is_failing,
+                          pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS written_bytes,
+                          (SELECT nullif(setting::float8, 0) FROM pg_settings WHERE name = 'archive_timeout') AS open_s,
+                          (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') AS file_bytes,
+                          last_archived_wal
+                   FROM pg_stat_archiver
+               ), place AS (
+                   SELECT *, CASE WHEN last_archived_wal ~ '^[0-9A-F]{{24}}$' THEN
+                       ('x' || substr(last_archived_wal, 9, 8))::bit(32)::bigint * 4294967296
+                       + (('x' || substr(last_archived_wal, 17, 8))::bit(32)::bigint + 1) * file_bytes
+                       WHEN last_archived_wal IS NULL THEN 0
+                       ELSE written_bytes - mod(written_bytes, file_bytes) END AS archived_bytes
+                   FROM archived
+               )
+               SELECT CASE WHEN is_failing OR written_bytes >= archived_bytes + file_bytes THEN since_s
+                           WHEN written_bytes > archived_bytes + 8192 THEN least(open_s, since_s)
+                           ELSE 0 END
+               FROM place)::float8 END AS archive_lag_s
 """
 # Only certificates: the file may also hold the private key, which must not leave the cell. Only superusers may read
 # files, unless they have allowed others to. A certificate chain is far shorter than what is read.
@@ -74,27 +110,34 @@ _CERTIFICATE = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CellMeasures:
-    """The measures of one cell."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivingMeasures:
+    """Whether a server archives its WAL."""
 
-    # How many transactions ago the oldest id that is still in use was given. PostgreSQL stops at two billion.
-    transaction_id_age: int
-    multixact_id_age: int
-    data_directory: str
     is_archiving: bool
     # Whether the last attempt to archive a WAL file failed.
     is_archiving_failing: bool
-    # Standbys that receive WAL, and how far the last of them is behind. None: there is none.
+    # The file of that attempt.
+    failed_wal: str | None = None
+    # Since when, at most, something is in the WAL that is not archived; 0 if all is. None: it is not to be archived.
+    archive_lag_s: float | None = None
+    # How many closed files of the WAL wait. 0 for the directory, which does not say so.
+    files_to_archive: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellMeasures(ArchivingMeasures):
+    """The measures of one cell."""
+
+    # The age of the oldest transaction id of any database, and of its oldest multixact.
+    transaction_id_age: int
+    multixact_id_age: int
+    data_directory: str
+    # Standbys that follow it, and how many bytes the last of them is behind; None if there are none.
     standbys: int
     behind_bytes: int | None
     # The server's certificate; None if there is no TLS, or the admin may not read it.
     certificate_pem: str | None
-    # Since when, at most, something is in the WAL that is not archived; 0 if all is. None: it is not to be archived.
-    archive_lag_s: float | None = None
-    # How many closed files of the WAL wait, and the one that could not be archived, if the last attempt failed.
-    files_to_archive: int = 0
-    failed_wal: str | None = None
     # Whether pgBackRest archives it, so that a restore can be rehearsed.
     has_pgbackrest: bool = False
     # Since its last backup, if it has a record of one. Otherwise, since when it has none; None: it never had a record.
@@ -121,3 +164,12 @@ def archive_backup_age_s(measures: CellMeasures, added_at: datetime) -> float | 
     if measures.archive_backup_age_s is not None:
         return measures.archive_backup_age_s
     return (now() - added_at).total_seconds()
+
+
+async def measure_archiving(connection: AsyncConnection[Any]) -> ArchivingMeasures:
+    """Returns those of the directory, as far as every role may read them. Raises psycopg's errors."""
+    async with connection.cursor(row_factory=class_row(ArchivingMeasures)) as cursor:
+        await cursor.execute(_ARCHIVING)
+        measured = await cursor.fetchone()
+    assert measured is not None
+    return measured

@@ -1,10 +1,10 @@
-"""The continuous archive of a cell by pgBackRest: its configuration, PostgreSQL's settings, and systemd's timers.
+"""The continuous archive of a cell or the directory by pgBackRest: its configuration, PostgreSQL's settings, timers.
 
     archive = ArchiveConfig("/var/lib/pgbackrest", "/etc/postgresql/15/main/pgbackrest", "plainsql_admin", …)
-    archive.settings(), archive.pgbackrest_conf(), archive.unit_texts()
+    archive.settings(), archive.pgbackrest_conf(), archive.unit_texts(), archive.restoring_texts(…)
 
-`plainsql-server cell files --archive-to` writes them. Encryption needs a key, which `new_key_conf` makes once; it is in
-a file of its own, which no later run changes.
+`plainsql-server cell files --archive-to` writes them, and `plainsql-server directory files` those of the directory.
+Encryption needs a key, which `new_key_conf` makes once; it is in a file of its own, which no later run changes.
 """
 
 import hashlib
@@ -15,9 +15,11 @@ from plainsql_server.operations.files.placing import WRITTEN_BY
 from plainsql_server.operations.files.units import CONFIG_FOLDER, check_paths
 
 STANZA = "plainsql"
-# What was written at least so long ago is in the archive, if archiving works: a file of the WAL is closed then, even if
-# it isn't full.
-ARCHIVE_WITHIN_S = 60
+# A file of the WAL is closed after this time, even if it isn't full. So what was written a minute ago is in the
+# archive, if archiving works: PostgreSQL looks once a second, and copying the file takes a second or two.
+_CLOSED_AFTER_S = 50
+# The names of the units.
+CELL_ARCHIVE, DIRECTORY_ARCHIVE = "plainsql-archive", "plainsql-directory-archive"
 
 _HEADING = f"{WRITTEN_BY} Do not edit: generate it again. Put what differs into conf.d, under [plainsql].\n"
 
@@ -53,9 +55,9 @@ repo1-cipher-pass={key}
 """
 
 _UNIT = """\
-{heading}# /etc/systemd/system/plainsql-archive@.service: a full or differential backup (full, diff) of the whole cell.
+{heading}# /etc/systemd/system/{name}@.service: a full or differential backup (full, diff) of the whole cluster.
 [Unit]
-Description=PlainSQL: %i backup of the cell to its archive
+Description=PlainSQL: %i backup of the {what} to its archive
 After=postgresql.service
 
 [Service]
@@ -124,9 +126,9 @@ WantedBy=multi-user.target
 """
 
 _TIMER = """\
-{heading}# /etc/systemd/system/plainsql-archive-{kind}.timer
+{heading}# /etc/systemd/system/{name}-{kind}.timer
 [Unit]
-Description=PlainSQL: {what}
+Description=PlainSQL: {task}
 
 [Timer]
 OnCalendar={when}
@@ -138,26 +140,27 @@ Persistent=yes
 [Install]
 WantedBy=timers.target
 """
-# When each timer starts what.
+# When a timer starts a backup of this kind, and what it is.
 _TIMERS = {
-    "full": ("Sun *-*-* 00:45:00", "plainsql-archive@full.service", "full backups of the cell"),
-    "diff": ("Mon..Sat *-*-* 00:45:00", "plainsql-archive@diff.service", "differential backups of the cell"),
-    "rehearsal": ("*-*-* 05:00:00", "plainsql-archive-rehearsal.service", "nightly rehearsals of a restore"),
+    "full": ("Sun *-*-* 00:45:00", "full backups of the {what}"),
+    "diff": ("Mon..Sat *-*-* 00:45:00", "differential backups of the {what}"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveConfig:
-    """Where a cell's archive is, and how pgBackRest reaches the cell."""
+    """Where the archive of a cluster is, and how pgBackRest reaches the cluster."""
 
     repository: str
     """A folder: better on another machine's disk. S3 is set in a file of your own; see docs/backups.md."""
     config_folder: str
-    """The folder of pgBackRest's configuration on the cell's machine."""
+    """The folder of pgBackRest's configuration on the cluster's machine."""
     admin_role: str
     data_folder: str
     socket_directory: str
     port: int = 5432
+    unit: str = CELL_ARCHIVE
+    """CELL_ARCHIVE or DIRECTORY_ARCHIVE."""
 
     def __post_init__(self) -> None:
         for text in (self.repository, self.config_folder, self.admin_role, self.data_folder, self.socket_directory):
@@ -165,9 +168,14 @@ class ArchiveConfig:
                 raise ValueError(f"This can't be in the configuration of an archive: {text!r}")
 
     def settings(self) -> dict[str, str]:
-        """Return PostgreSQL's settings. Every tenant can read them, so they contain no secret."""
+        """Return PostgreSQL's settings. Every tenant of a cell can read them, so they contain no secret."""
         push = f'pgbackrest "--config-path={self.config_folder}" --stanza={STANZA} archive-push "%p"'
-        return {"archive_mode": "on", "archive_command": push, "archive_timeout": f"{ARCHIVE_WITHIN_S}s"}
+        return {"archive_mode": "on", "archive_command": push, "archive_timeout": f"{_CLOSED_AFTER_S}s"}
+
+    def postgresql_conf(self) -> str:
+        """Return the settings as a file, for a cluster whose other settings are not ours."""
+        heading = f"{WRITTEN_BY} Do not edit: generate it again. Override settings with ALTER SYSTEM.\n"
+        return heading + "".join(f"{name} = '{value}'\n" for name, value in self.settings().items())
 
     def pgbackrest_conf(self) -> str:
         """Return the text of pgbackrest.conf."""
@@ -177,30 +185,42 @@ class ArchiveConfig:
             socket_directory=self.socket_directory, port=self.port, admin_role=self.admin_role,
         )  # fmt: skip
 
-    def unit_texts(self, program: str) -> dict[str, str]:
-        """Return the text of each systemd unit by its name. `program` is the path of plainsql-server.
+    def unit_texts(self) -> dict[str, str]:
+        """Return the text of each systemd unit that makes backups, by its name."""
+        what = "cell" if self.unit == CELL_ARCHIVE else "directory"
+        service = _UNIT.format(
+            heading=_HEADING, name=self.unit, what=what, config_folder=self.config_folder, stanza=STANZA
+        )
+        timers = {
+            f"{self.unit}-{kind}.timer": _TIMER.format(
+                heading=_HEADING, name=self.unit, kind=kind, task=task.format(what=what), when=when,
+                unit=f"{self.unit}@{kind}.service",
+            )
+            for kind, (when, task) in _TIMERS.items()
+        }  # fmt: skip
+        return {f"{self.unit}@.service": service, **timers}
 
-        Raises ValueError for a path that systemd would misread.
+    def restoring_texts(self, program: str) -> dict[str, str]:
+        """Return the text of each systemd unit that restores from a cell's archive, for a rehearsal or for customers.
+
+        `program` is the path of plainsql-server. Raises ValueError for a path that systemd would misread.
         """
         check_paths(program)
-        texts = {
-            "plainsql-archive@.service": _UNIT.format(
-                heading=_HEADING, config_folder=self.config_folder, stanza=STANZA
-            ),
-            "plainsql-archive-rehearsal.service": _REHEARSAL_UNIT.format(
+        service, timer = (f"{self.unit}-rehearsal.{kind}" for kind in ("service", "timer"))
+        return {
+            service: _REHEARSAL_UNIT.format(
                 heading=_HEADING, config_folder=self.config_folder, program=program,
                 environment=f"{CONFIG_FOLDER}/backup.env",
             ),
-            "plainsql-archive-restores.service": _RESTORES_UNIT.format(
+            timer: _TIMER.format(
+                heading=_HEADING, name=self.unit, kind="rehearsal", task="nightly rehearsals of a restore",
+                when="*-*-* 05:00:00", unit=service,
+            ),
+            f"{self.unit}-restores.service": _RESTORES_UNIT.format(
                 heading=_HEADING, config_folder=self.config_folder, program=program,
                 environment=f"{CONFIG_FOLDER}/backup.env",
             ),
         }  # fmt: skip
-        for kind, (when, unit, what) in _TIMERS.items():
-            texts[f"plainsql-archive-{kind}.timer"] = _TIMER.format(
-                heading=_HEADING, kind=kind, when=when, unit=unit, what=what
-            )
-        return texts
 
 
 def new_key_conf() -> str:

@@ -1,14 +1,17 @@
 """What must be true of a machine before it is changed. Each check raises SetupError.
 
     check_program(machine)
+    check_archive(machine)
     check_cell_cluster(machine)
 
 `setup` replaces `pg_hba.conf` of the cluster `main`, and other roles can't log in afterwards. So it must be a cluster
 that has no other use.
 """
 
+import shutil
+
 from plainsql_server.operations.files.units import guard_unit
-from plainsql_server.operations.setup.machine import CELL_CLUSTER, Machine, SetupError
+from plainsql_server.operations.setup.machine import CELL_CLUSTER, ENVIRONMENT, Machine, SetupError
 from plainsql_server.operations.setup.running import AS_POSTGRES, ask, run
 from plainsql_server.operations.setup.steps import is_cell, is_ours
 
@@ -34,6 +37,16 @@ def check_program(machine: Machine) -> None:
             f"The user postgres can't run {machine.program}. Install PlainSQL into a folder that all users can read,"
             f" such as /opt/plainsql, with a umask of 022. ({error})"
         ) from error
+
+
+def check_archive(machine: Machine) -> None:
+    """An archive needs pgBackRest, and a folder that does not depend on where the command is run."""
+    if machine.archive is None:
+        return
+    if not machine.archive.is_absolute():
+        raise SetupError(f"The folder of the archives must be an absolute path, not {str(machine.archive)!r}.")
+    if shutil.which("pgbackrest", path=ENVIRONMENT["PATH"]) is None:
+        raise SetupError("An archive needs pgBackRest: install the package pgbackrest.")
 
 
 def check_cell_cluster(machine: Machine) -> None:

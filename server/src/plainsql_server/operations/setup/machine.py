@@ -4,7 +4,7 @@
 
 The cell is the PostgreSQL cluster `main`, which Debian creates with the package. The directory has a cluster of its
 own, `directory`, because customers' SQL runs on the cell. `pg_createcluster` chooses its port; once it exists,
-`with_directory_port(machine)` has that port.
+`with_directory_cluster(machine)` has its port and data folder.
 """
 
 import subprocess
@@ -39,9 +39,12 @@ class Machine:
     cell_port: int = 5432
     directory_port: int = _DIRECTORY_PORT
     cell_data_folder: str = "/var/lib/postgresql/15/main"
+    directory_data_folder: str = "/var/lib/postgresql/15/directory"
     config: Path = Path("/etc/plainsql")
     clusters: Path = _CLUSTERS
     units: Path = Path("/etc/systemd/system")
+    archive: Path | None = None
+    """The folder of the archives of both clusters. None: they get none."""
 
     def cluster(self, name: str) -> Path:
         """The folder with the configuration of a cluster."""
@@ -52,7 +55,7 @@ def find_machine(host: str, program: str, clusters: Path = _CLUSTERS) -> Machine
     """The machine that this runs on. Raises SetupError if it has no PostgreSQL cluster for the cell."""
     major = _find_major(clusters)
     machine = Machine(host=host, program=program, major=major, clusters=clusters)
-    return with_directory_port(
+    return with_directory_cluster(
         replace(
             machine,
             cell_port=int(_setting(machine, CELL_CLUSTER, "port")),
@@ -61,11 +64,15 @@ def find_machine(host: str, program: str, clusters: Path = _CLUSTERS) -> Machine
     )
 
 
-def with_directory_port(machine: Machine) -> Machine:
-    """The machine with the port that the directory's cluster has, if there is one."""
+def with_directory_cluster(machine: Machine) -> Machine:
+    """The machine with the port and the data folder that the directory's cluster has, if there is one."""
     if not (machine.cluster(DIRECTORY_CLUSTER) / "postgresql.conf").exists():
         return machine
-    return replace(machine, directory_port=int(_setting(machine, DIRECTORY_CLUSTER, "port")))
+    return replace(
+        machine,
+        directory_port=int(_setting(machine, DIRECTORY_CLUSTER, "port")),
+        directory_data_folder=_setting(machine, DIRECTORY_CLUSTER, "data_directory"),
+    )
 
 
 def _find_major(clusters: Path) -> str:

@@ -16,14 +16,15 @@ import grp
 import os
 import pwd
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from plainsql_server.directory.sealing.keyring import new_key
 from plainsql_server.operations.files.drop_in import memory_drop_in
-from plainsql_server.operations.files.placing import WRITTEN_BY, place_file
+from plainsql_server.operations.files.placing import WRITTEN_BY
 from plainsql_server.operations.files.units import BACKUP_USER, USER, guard_unit, unit_texts
+from plainsql_server.operations.setup.archives import archive_steps
 from plainsql_server.operations.setup.certificates import certificate_steps
 from plainsql_server.operations.setup.directory_files import directory_texts
 from plainsql_server.operations.setup.environment import SECRETS_KEYS, environment_texts
@@ -36,10 +37,10 @@ from plainsql_server.operations.setup.machine import (
     OWNER_ROLE,
     Machine,
     SetupError,
-    with_directory_port,
+    with_directory_cluster,
 )
 from plainsql_server.operations.setup.running import AS_POSTGRES, ask, cluster_option, run, succeeds
-from plainsql_server.operations.setup.step import SetupStep, command_step
+from plainsql_server.operations.setup.step import SetupStep, command_step, placed_step
 
 
 def steps_of(machine: Machine) -> Iterator[SetupStep]:
@@ -51,8 +52,10 @@ def steps_of(machine: Machine) -> Iterator[SetupStep]:
     yield command_step(["install", "-d", "--mode=755", str(machine.config)], partial(_others_can_enter, machine.config))
     yield from certificate_steps(machine)
     yield from _directory_steps(machine)
-    machine = with_directory_port(machine)
+    machine = with_directory_cluster(machine)
     yield from _cell_steps(machine)
+    if machine.archive is not None:
+        yield from archive_steps(machine, machine.archive, cell_options(machine))
     units = [machine.units / name for name in unit_texts(machine.program)]
     yield command_step([machine.program, "units", str(machine.units)], partial(_all_exist, units))
     yield _keys_step(machine)
@@ -79,7 +82,7 @@ def _directory_steps(machine: Machine) -> Iterator[SetupStep]:
     exists = f"SELECT 1 FROM pg_database WHERE datname = '{DIRECTORY_DATABASE}'"
     yield command_step(database, partial(_finds, machine, exists))
     for name, text in directory_texts(machine).items():
-        yield _placed(folder / name, text, partial(is_ours, folder / name))
+        yield placed_step(folder / name, text, partial(is_ours, folder / name))
 
 
 def _create_cluster(folder: Path, command: Sequence[str]) -> str:
@@ -91,20 +94,25 @@ def _create_cluster(folder: Path, command: Sequence[str]) -> str:
 
 def _cell_steps(machine: Machine) -> Iterator[SetupStep]:
     """A cell that is reached from this machine only."""
-    folder, own = machine.cluster(CELL_CLUSTER), machine.config / "cell"
-    init = [
-        *AS_POSTGRES, machine.program, "cell", "init", str(folder), "--admin-role", ADMIN_ROLE,
-        "--port", str(machine.cell_port), "--data-folder", machine.cell_data_folder, "--program", machine.program,
+    folder, port = str(machine.cluster(CELL_CLUSTER)), ["--port", str(machine.cell_port)]
+    init = [*AS_POSTGRES, machine.program, "cell", "init", folder, *cell_options(machine), *port]
+    yield command_step(init, partial(is_cell, machine))
+    # Not copies of the files in the cluster's folder: the user postgres owns it, and root runs what these say.
+    drop_in = machine.units / f"postgresql@{machine.major}-{CELL_CLUSTER}.service.d/plainsql.conf"
+    yield placed_step(drop_in, memory_drop_in(), drop_in.exists)
+    guard = machine.units / "plainsql-guard.service"
+    yield placed_step(guard, guard_unit(machine.program, machine.cell_data_folder), guard.exists)
+
+
+def cell_options(machine: Machine) -> list[str]:
+    """The options of `cell init` and `cell files` for the cell."""
+    own = machine.config / "cell"
+    return [
+        "--admin-role", ADMIN_ROLE, "--data-folder", machine.cell_data_folder, "--program", machine.program,
         "--listen-addresses", "localhost", "--network", "127.0.0.1/32", "--network", "::1/128",
         "--cert-file", f"{own}/server.crt", "--key-file", f"{own}/server.key",
         "--client-ca-file", f"{own}/clients.crt", "--client-crl-file", f"{own}/clients.crl",
     ]  # fmt: skip
-    yield command_step(init, partial(is_cell, machine))
-    # Not copies of the files in the cluster's folder: the user postgres owns it, and root runs what these say.
-    drop_in = machine.units / f"postgresql@{machine.major}-{CELL_CLUSTER}.service.d/plainsql.conf"
-    yield _placed(drop_in, memory_drop_in(), drop_in.exists)
-    guard = machine.units / "plainsql-guard.service"
-    yield _placed(guard, guard_unit(machine.program, machine.cell_data_folder), guard.exists)
 
 
 def _finds(machine: Machine, query: str) -> bool:
@@ -134,15 +142,6 @@ def _all_exist(files: Sequence[Path]) -> bool:
 def is_ours(file: Path) -> bool:
     """Whether PlainSQL wrote a file."""
     return file.exists() and file.read_text(errors="replace").startswith(WRITTEN_BY)
-
-
-def _placed(file: Path, text: str, is_done: Callable[[], bool]) -> SetupStep:
-    return SetupStep(f"write {file}", is_done, partial(_place, file, text))
-
-
-def _place(file: Path, text: str) -> str:
-    kept = place_file(file, text).kept
-    return f"The previous {file.name} is now {kept}." if kept else ""
 
 
 def _file(path: Path, text: str) -> SetupStep:

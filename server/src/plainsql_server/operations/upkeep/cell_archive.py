@@ -1,6 +1,7 @@
-"""Doctor's checks of a cell's continuous archive: whether WAL is archived, when the last backup was made, rehearsals.
+"""Doctor's checks of continuous archives: whether WAL is archived, when a cell was last backed up, rehearsals.
 
     yield from archiving(check, settings, measures)
+    yield archive_state("directory", await measure_archiving(connection))
     findings = await archive_backups(check, cell, settings["archive_command"], measures, is_here=True)
     yield from rehearsals(check, measures, state)
 
@@ -19,13 +20,13 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.upkeep.rehearsal_record import RehearsalState
-from plainsql_server.engine.admin.measures import CellMeasures, archive_backup_age_s
+from plainsql_server.engine.admin.measures import ArchivingMeasures, CellMeasures, archive_backup_age_s
 from plainsql_server.operations.files.archive import STANZA
 from plainsql_server.operations.findings import Finding, broken, good, warning
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.reach import last_backup
 
-# As the alert. A cell closes a WAL file after a minute, and archiving it takes seconds.
+# As the alert. A server closes a WAL file after less than a minute, and archiving it takes seconds.
 _ARCHIVE_LAG_S = 300.0
 # As the alert. There is one every night, and one may fail.
 _BACKUP_MAX_AGE_S = 50 * 3_600.0
@@ -38,6 +39,7 @@ _BACK_UP = (
     "Read the log of plainsql-archive@full.service and plainsql-archive@diff.service, and see whether their timers are"
     " enabled: docs/backups.md."
 )
+_BY_HAND = "Read PostgreSQL's log, and run archive_command by hand as the user that PostgreSQL runs as."
 # An archive may be on another machine's disk.
 _ANSWER_TIMEOUT_S = 30.0
 # A word that names a secret, or a password in a URL, or a key as cloud providers issue them.
@@ -49,15 +51,8 @@ _SECRET = re.compile(
 
 def archiving(check: str, settings: dict[str, str], measures: CellMeasures) -> Iterator[Finding]:
     """Check that WAL is archived, and that no command that customers can read holds a secret."""
-    if measures.is_archiving_failing:
-        yield broken(check, _failure(measures), _by_hand(settings.get("archive_command", ""), measures))
-    elif measures.is_archiving and (measures.archive_lag_s or 0) > _ARCHIVE_LAG_S:
-        yield warning(
-            check, f"What it wrote in the last {measures.archive_lag_s:.0f} s is not archived.",
-            "Set archive_timeout to 60s, and see whether archive_command is empty or slow, or its target is.",
-        )  # fmt: skip
-    elif measures.is_archiving:
-        yield good(check, f"WAL is archived; {measures.archive_lag_s or 0:.0f} s are not yet.")
+    if measures.is_archiving:
+        yield archive_state(check, measures, _by_hand(settings.get("archive_command", ""), measures))
     elif not measures.standbys:
         yield warning(
             check, "It has no standby and archives no WAL: if its disk fails, all changes since the backups are lost.",
@@ -71,7 +66,20 @@ def archiving(check: str, settings: dict[str, str], measures: CellMeasures) -> I
             )  # fmt: skip
 
 
-def _failure(measures: CellMeasures) -> str:
+def archive_state(check: str, measures: ArchivingMeasures, by_hand: str | None = None) -> Finding:
+    """Check a server that archives its WAL: the directory's or a cell's. `by_hand` is how to learn why that fails."""
+    if measures.is_archiving_failing:
+        return broken(check, _failure(measures), by_hand or _BY_HAND)
+    lag_s = measures.archive_lag_s or 0
+    if lag_s > _ARCHIVE_LAG_S:
+        return warning(
+            check, f"What it wrote in the last {lag_s:.0f} s is not archived.",
+            "Set archive_timeout to 50s, and see whether archive_command is empty or slow, or its target is.",
+        )  # fmt: skip
+    return good(check, f"WAL is archived; {lag_s:.0f} s are not yet.")
+
+
+def _failure(measures: ArchivingMeasures) -> str:
     file = f"the WAL file {measures.failed_wal}" if measures.failed_wal else "the last WAL file"
     found = f"It does not archive: archive_command failed for {file}."
     if measures.files_to_archive:
@@ -79,11 +87,11 @@ def _failure(measures: CellMeasures) -> str:
     return f"{found} Its disk fills up until they are archived."
 
 
-def _by_hand(command: str, measures: CellMeasures) -> str:
-    """How to learn why archiving fails: by the command itself, which can be repeated without harm."""
+def _by_hand(command: str, measures: CellMeasures) -> str | None:
+    """How to learn why archiving fails: by pgBackRest's command itself, which can be repeated without harm."""
     archive = _archive_of(command)
     if archive is None or measures.failed_wal is None:
-        return "Read the cell's log, and run archive_command by hand as the user that PostgreSQL runs as."
+        return None
     push = (
         "runuser", "-u", "postgres", "--", "pgbackrest", f"--config-path={archive.config_folder}",
         f"--stanza={archive.stanza}", "archive-push", f"{measures.data_directory}/pg_wal/{measures.failed_wal}",
