@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
 from client.tests.test_command import run
+from plainsql.command.branches.restoring import progress_line
+from plainsql.control import Restore
 from server.tests.service import Service
 
 SCHEMA = [
@@ -62,6 +65,15 @@ def test_a_branch_differs_from_its_parent_by_what_was_changed_since(service: Ser
         "text not null default 'x'::text", "text not null default 'y'::text",
     )  # fmt: skip
     assert json.loads(run(service, "databases", "diff", branch, "--with", branch, "-o", "json").stdout) == []
+
+
+def test_the_progress_of_a_restore_is_what_is_known_of_it() -> None:
+    restore = Restore("rst_1", "waiting", "db_1", None, "2027-01-31T12:30:00Z", "2027-01-31T12:45:00Z")
+    assert progress_line(restore) == "waiting"
+    assert progress_line(replace(restore, step="safe snapshot")) == "safe snapshot"
+    replaying = replace(restore, step="replay", done_bytes=1_048_576, total_bytes=16_777_216)
+    assert progress_line(replaying) == "replay, 1.0 MB of 16 MB"
+    assert progress_line(replace(replaying, seconds_left=75)) == "replay, 1.0 MB of 16 MB, 1 min 15 s left"
 
 
 def test_branches_are_listed_with_their_parent_and_expiry(service: Service, names: tuple[str, str]) -> None:

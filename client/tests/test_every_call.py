@@ -124,7 +124,8 @@ def test_every_verb_of_the_command_works(service: Service) -> None:
         ["create", name], ["rename", name, name + "x"], ["default", name + "x"], ["default", was],
         ["branch", name + "x", name + "y", "--expires-at", "2099-01-01"], ["diff", name + "y"],
         ["delete", "--for-good", "--yes", name + "y"],
-        ["delete", "--yes", name + "x"], ["restore", name + "x"], ["delete", "--for-good", "--yes", name + "x"],
+        ["delete", "--yes", name + "x"], ["restore", name + "x"],
+        ["delete", "--for-good", "--yes", name + "x"], ["restores"],
     ):  # fmt: skip
         done = run(service, "databases", *arguments)
         assert done.returncode == 0, done.stderr

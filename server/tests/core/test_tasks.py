@@ -1,4 +1,4 @@
-"""Background tasks end, although a cancellation of them is lost."""
+"""Background tasks end, although a cancellation of them is lost; and waits that must not end early don't."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from plainsql_server.core import tasks
-from plainsql_server.core.tasks import end
+from plainsql_server.core.tasks import end, sleep_through
 
 _LIMIT_S = 60.0
 _NAME = "plainsql-test-tasks"
@@ -110,3 +110,14 @@ async def test_tasks_that_have_ended_are_left_alone() -> None:
     await end()
     with pytest.raises(ValueError, match="theirs"):
         failed.result()
+
+
+async def test_a_wait_that_must_not_end_early_does_not_and_its_task_is_cancelled_afterwards() -> None:
+    began_s = asyncio.get_running_loop().time()
+    waiting = asyncio.create_task(sleep_through(0.2))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert asyncio.get_running_loop().time() - began_s >= 0.2

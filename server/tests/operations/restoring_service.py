@@ -1,10 +1,11 @@
-"""Both planes over HTTPS, on a cell with an archive, and workers that restore from it."""
+"""Both planes over HTTPS, on a cell with an archive, and workers that restore from it, which can be slow."""
 
+import signal
 import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from server.tests.processes import wait_for
 
 ENDED = ("done", "failed")
 _RESTORED_WITHIN_S = 120.0
+# A row that is checked takes as long as this role is on the cell: to restore it, in particular.
+_SLOW = "slow_restores"
+_CHECKED = f"""
+    create function checked(int) returns boolean language sql as $$
+        select case when exists (select from pg_catalog.pg_roles where rolname = '{_SLOW}')
+            then pg_catalog.pg_sleep(300) is not null else true end $$
+"""
 
 
 @dataclass
@@ -32,6 +40,7 @@ class RestoringService:
     http: httpx.Client
     ca_file: Path
     key: str
+    workers: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
     @property
     def data_url(self) -> str:
@@ -93,14 +102,15 @@ class RestoringService:
         """Of a spare cluster, nothing is left. It is removed when its restore is done."""
         wait_for(lambda: self.cell.left_over() == [], 30, lambda: str(self.cell.left_over()))
 
-    def start_worker(self, *options: str) -> "subprocess.Popen[bytes]":
+    def start_worker(self, *options: str, **settings: str) -> "subprocess.Popen[bytes]":
         """A worker of its own, which a test may kill; when the control plane knows of it."""
-        stage, folder = self.cell.stage, self.cell.work_folder
+        stage, folder = replace(self.cell.stage, settings=settings), self.cell.work_folder
         began_at = datetime.now(UTC)
         worker = stage.start(
             "restores", "work", "--archive", str(self.cell.config_folder), "--work-folder", str(folder), *options,
             stderr=subprocess.PIPE,
         )  # fmt: skip
+        self.workers.append(worker)
         seen = "SELECT FROM restore_workers WHERE seen_at > %s"
 
         def is_seen() -> bool:
@@ -109,6 +119,14 @@ class RestoringService:
 
         wait_for(is_seen, 60, lambda: "the worker is not seen")
         return worker
+
+    def kill_workers(self) -> None:
+        """Those that a test that has failed leaves behind."""
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.kill()
+                worker.communicate(timeout=60)
+        self.workers.clear()
 
 
 def stop(worker: "subprocess.Popen[bytes]") -> str:
@@ -146,3 +164,74 @@ def restoring_service(cell: ArchivedCell, folder: Path) -> Iterator[RestoringSer
         client = httpx.Client(verify=trust, timeout=60, event_hooks={"response": [compare]})
         with client as http:
             yield RestoringService(cell, data, control, http, folder / "ca.pem", key)
+
+
+@contextmanager
+def paused(service: RestoringService) -> Iterator["subprocess.Popen[bytes]"]:
+    """A worker that does nothing, during the block: restores wait."""
+    worker = service.start_worker()
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        yield worker
+    finally:
+        worker.send_signal(signal.SIGCONT)
+        print(stop(worker))
+
+
+@contextmanager
+def slow(service: RestoringService) -> Iterator[None]:
+    """What is restored during the block takes 5 minutes."""
+    with service.cell.stage.postgres.connect() as admin:
+        admin.execute(f"create role {_SLOW}")
+        try:
+            yield
+        finally:
+            admin.execute(f"drop role {_SLOW}")
+
+
+def new_database(service: RestoringService, name: str) -> datetime:
+    """A database that can be slow. A time at which its only row has a = 1, before it was updated."""
+    service.create(name, _CHECKED, "create table t (a int check (checked(a)))", "insert into t values (1)")
+    point = datetime.now(UTC)
+    service.query(name, "update t set a = 2")
+    return point
+
+
+def state(service: RestoringService, restore_id: str) -> tuple[str, int]:
+    """The state of a restore, and how often it was claimed."""
+    ((found, attempts),) = service.cell.stage.ask("SELECT state, attempts FROM restores WHERE id = %s", restore_id)
+    return found, attempts
+
+
+def is_filling(service: RestoringService) -> bool:
+    """Whether a restore is checking the row."""
+    found = "select from pg_stat_activity where application_name = 'plainsql-restore' and wait_event = 'PgSleep'"
+    with service.cell.stage.postgres.connect() as admin:
+        return admin.execute(found).rowcount > 0
+
+
+def wait_until_filling(service: RestoringService) -> None:
+    wait_for(lambda: is_filling(service), 120, lambda: "nothing is restored")
+
+
+def expire_lease(service: RestoringService, restore_id: str) -> None:
+    """What a minute does."""
+    service.cell.stage.ask("UPDATE restores SET alive_until = now() WHERE id = %s", restore_id)
+
+
+def nothing_is_left(service: RestoringService) -> None:
+    """No spare cluster; no draft in the directory, and no database that it does not know on the cell."""
+    drafts = "SELECT name FROM databases WHERE state = 'deleting' AND restores_to IS NULL"
+    stage = service.cell.stage
+    wait_for(lambda: stage.ask(drafts) == [], 150, lambda: f"drafts are left: {stage.ask(drafts)}")
+    assert stage.on_cell() == {"leaked": set(), "lost": set()}
+    service.check_left_over()
+
+
+def rows(service: RestoringService, name: str) -> list[int]:
+    return [row["a"] for row in service.query(name, "select a from t")]
+
+
+def now_text() -> str:
+    """The time, as JSON has it."""
+    return datetime.now(UTC).isoformat()

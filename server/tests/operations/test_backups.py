@@ -357,11 +357,17 @@ def test_the_directory_is_restored_completely_and_only_into_an_empty_database(st
 def test_what_was_unfinished_in_a_restored_directory_waits(stage: Stage, tmp_path: Path) -> None:
     """It has ended since the backup. A control plane that went on with it could drop what is in service."""
     file = tmp_path / "directory.backup"
+    stage.ask(
+        "insert into restores (id, organization_id, database_id, target_id, cell_id, point, actor_kind, state,"
+        " alive_until) select 'rst_1', organization_id, id, id, cell_id, now(), 'key', 'running', now() from databases"
+    )
     stage.ask("update databases set state = 'deleting', work_after = now() returning id")
     stage.run("backup", "--directory", "--output", str(file))
     other = Stage(stage.postgres, stage.postgres.fresh_database())
     assert "7 days: 1." in other.run("restore", "--directory", "--input", str(file)).stderr
     assert other.ask("select from databases where work_after < now() + interval '6 days'") == []
+    # The database may have been restored, and written to since.
+    assert other.ask("select state, error_code from restores") == [("failed", "restore_abandoned")]
 
 
 def test_two_backups_into_one_file_do_not_collide(stage: Stage, tmp_path: Path) -> None:

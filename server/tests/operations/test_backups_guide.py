@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from plainsql_server.operations.files.archive import ArchiveConfig
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
 from server.tests.operations.backups_guide import GUIDE, listed, section
 from server.tests.postgres import SUPERUSER, run_as_postgres
+from server.tests.processes import wait_for
 
 pytestmark = pytest.mark.chaos
 
@@ -106,11 +108,18 @@ def test_a_restore_is_rehearsed_as_the_guide_and_its_unit_do(cell: ArchivedCell,
     assert "It is the same" in done.stderr
 
 
-def test_customers_restores_are_carried_out_by_the_guides_command_and_the_same_one_of_its_unit() -> None:
-    (words,) = commands("Let customers restore")
+def test_a_worker_runs_as_in_the_guide_and_its_unit(cell: ArchivedCell) -> None:
+    ((_, *words),) = commands("Let customers restore")
+    assert words[:2] == ["restores", "work"]
     archive = ArchiveConfig("/srv/archive", f"{_FOLDER}/pgbackrest", SUPERUSER, "/data", "/run")
     (unit,) = programs_of(archive.restoring_texts("/opt/plainsql-server")["plainsql-archive-restores.service"])
-    assert [each for each in unit if each != "$RESTORES_OPTIONS"] == ["/opt/plainsql-server", *words[1:]]
+    assert [each for each in unit if each != "$RESTORES_OPTIONS"] == ["/opt/plainsql-server", *words]
+    words = [each.replace(f"{_FOLDER}/pgbackrest", str(cell.config_folder)) for each in words]
+    worker = cell.stage.start(*words, "--work-folder", str(cell.work_folder), stderr=subprocess.PIPE)
+    wait_for(lambda: cell.stage.ask("SELECT FROM restore_workers") != [], 60, lambda: str(worker.poll()))
+    worker.terminate()
+    _, output = worker.communicate(timeout=60)
+    assert (worker.returncode, output) == (0, b"Ended.\n")
 
 
 def test_the_files_of_the_directorys_archive_are_written_again_with_the_same_key(tmp_path: Path) -> None:

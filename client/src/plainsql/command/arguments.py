@@ -396,6 +396,9 @@ _DATABASE_VERBS = {
     "restore": Command(
         "restore a deleted database, or one as it was at a time", "branches.restoring:restore_database", _add_restore
     ),
+    "restores": Command(
+        "list restores to a point in time, and how far they are", "branches.restoring:list_restores", _add_format
+    ),
 }
 _KEY_VERBS = {
     "list": Command("list API keys (the default)", "nouns:list_keys", _add_format),

@@ -14,7 +14,7 @@ from plainsql_server.control_plane.databases import cell_of, drop, get, insert, 
 from plainsql_server.control_plane.names import check_database_name
 from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.errors import ConflictError, ServiceError
-from plainsql_server.core.tasks import end
+from plainsql_server.core.tasks import end, sleep_through
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory import drafts
 from plainsql_server.directory.cells import CellRecord
@@ -22,6 +22,8 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
 from plainsql_server.directory.restoring.restores import Finished
 from plainsql_server.engine.admin import fencing, provisioning
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.provisioning import admin_connection, try_lock
 
 # The lease of a draft: how long it outlives the process that fills it. The lease is renewed three times in this span,
 # so one slow response of the directory does not end a restore.
@@ -104,8 +106,25 @@ async def replace(
                 )
                 or _lost()
             )
-            await asyncio.sleep(applied_after_s)
+            # A node that does not know of it yet must not write to what customers no longer see.
+            await sleep_through(applied_after_s)
             return replaced
+
+
+async def reopen(directory: Directory, target: DatabaseRecord) -> None:
+    """Opens a database that a process may have left closed: one that died while it replaced the content.
+
+    It may be deleted by now, and restorable. Does nothing if someone else works on it.
+    """
+    cell = await cell_of(directory, target)
+    async with admin_connection(cell.conninfo, cell.admin_role, MAINTENANCE_DATABASE) as admin:
+        # A process that has closed it, and lives, has the lock.
+        if not await try_lock(admin, target.engine_name):
+            return
+        now = await get(directory, target.id)
+        is_wanted = now.state in REPLACEABLE or now.restores_to is not None
+        if is_wanted and now.engine_name == target.engine_name:
+            await fencing.open_again(admin, now.engine_name)
 
 
 async def fill_branch(

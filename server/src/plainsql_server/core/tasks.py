@@ -1,4 +1,4 @@
-"""Ending background tasks.
+"""Ending background tasks, and waits that must not end early.
 
     task = asyncio.create_task(work())
     …
@@ -14,6 +14,19 @@ from typing import Any
 
 # Long enough for a task to roll back and to close its connections, and less than `dev` waits before it kills.
 _CANCEL_AGAIN_S = 1.0
+
+
+async def sleep_through(seconds: float) -> None:
+    """Sleeps for so long even if it is cancelled meanwhile, and is cancelled at the end then."""
+    sleeping = asyncio.ensure_future(asyncio.sleep(seconds))
+    cancelled: asyncio.CancelledError | None = None
+    while not sleeping.done():
+        try:
+            await asyncio.wait([sleeping])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 async def end(*tasks: "asyncio.Future[Any]") -> None:

@@ -14,6 +14,7 @@ from plainsql_server.directory import cells as stored
 from plainsql_server.directory import counts
 from plainsql_server.directory.cells import CellRecord, CellState
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.restoring.workers import worker_ages_s
 from plainsql_server.directory.sharing.processes import members
 from plainsql_server.directory.upkeep.rehearsal_record import rehearsal_states
 from plainsql_server.engine.admin.activity import view, watching
@@ -90,6 +91,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord, processe
     if target.settings.upkeep == "on":
         findings += cell_upkeep.certificates(check, cell.conninfo, measures)
         findings += await _archive(check, directory, cell, facts, measures)
+        findings += await _workers(check, directory, cell)
         findings += cell_upkeep.transaction_ids(check, measures)
         if _is_here(cell):
             findings += cell_upkeep.machine(check, facts.settings["data_directory"])
@@ -111,6 +113,15 @@ async def _archive(
         # The directory is not migrated yet, which is a finding of its own.
         return findings
     return [*findings, *cell_archive.rehearsals(check, measures, states.get(cell.id))]
+
+
+async def _workers(check: str, directory: Directory, cell: CellRecord) -> list[Finding]:
+    try:
+        ages_s = await worker_ages_s(directory)
+    except ServiceError:
+        # As above.
+        return []
+    return list(cell_archive.restore_workers(check, ages_s.get(cell.id)))
 
 
 def _fix(why: str) -> str:

@@ -179,7 +179,8 @@ async def fill_branch(
 async def restore_directory(directory: Directory, dsn: str, source: BinaryIO, progress: Progress) -> int:
     """Restore a backup of the directory into an empty database, all or nothing.
 
-    Returns how many creations, deletions and moves were unfinished in it. Nothing takes them up for 7 days. Raises
+    Returns how many creations, deletions and moves were unfinished in it. Nothing takes them up for 7 days. Restores to
+    a point in time that were unfinished have failed. Raises
     ConflictError if the database is not empty, RequestError if the backup is incomplete.
     """
     chunks = _ArchiveChunks(await _open(source, DIRECTORY))

@@ -1,13 +1,15 @@
-"""The subcommand `databases restore`, and the progress of a restore to a point in time."""
+"""The subcommands `databases restore` and `databases restores`, and the progress of a restore to a point in time."""
 
 import argparse
+import datetime as dt
 import sys
 import time
 
 from plainsql.client import Client
 from plainsql.command.confirmation import confirm
-from plainsql.command.nouns import database_named, time_of
+from plainsql.command.nouns import database_named, time_of, write_records
 from plainsql.command.readable import readable_duration, readable_size, readable_time
+from plainsql.command.tables import visible
 from plainsql.command.target import connect
 from plainsql.command.terminal import say
 from plainsql.control import Restore
@@ -24,7 +26,7 @@ def restore_database(options: argparse.Namespace) -> int:
         if at is None:
             say(f"Restored database {db.restore_database(found.id).name!r}.")
             return 0
-        shown = readable_time(at.isoformat().replace("+00:00", "Z"))
+        shown = readable_time(at.astimezone(dt.UTC).isoformat().replace("+00:00", "Z"))
         confirm(
             options, found.name, f"This replaces everything in the database {found.name!r} by what it was at {shown}."
         )
@@ -43,13 +45,41 @@ def restore_database(options: argparse.Namespace) -> int:
     return 0
 
 
+def list_restores(options: argparse.Namespace) -> int:
+    with connect(options, uses_database=False) as db:
+        names = {each.id: each.name for each in db.list_databases()}
+        found = [
+            {
+                "id": each.id, "state": each.state, "database": names.get(each.database_id, each.database_id),
+                "branch": names.get(each.branch_id or "", each.branch_id), "at": each.at,
+                "progress": progress_line(each) if each.state not in _ENDED else (each.error or {}).get("message"),
+                "created_at": each.created_at, "ended_at": each.ended_at,
+            }
+            for each in db.list_restores()
+        ]  # fmt: skip
+    columns = ("state", "database", "branch", "at", "progress", "created_at", "ended_at", "id")
+    write_records(columns, found, options.output_format)
+    return 0
+
+
 def follow(db: Client, restore: Restore) -> Restore:
-    """Waits until the restore is done, and shows the progress on a terminal. Raises ResultError if it fails."""
+    """Waits until the restore is done, and shows how far it is. Raises ResultError if it fails."""
+    try:
+        restore = _ended(db, restore)
+    except KeyboardInterrupt:
+        say(f"\nThe restore {restore.id} goes on. `plainsql databases restores` shows how far it is.")
+        raise
+    if restore.error is not None:
+        hint = f" {restore.error['hint']}" if restore.error.get("hint") else ""
+        raise ResultError(f"{restore.error['message']}{hint} ({restore.error['code']}, {restore.id})")
+    return restore
+
+
+def _ended(db: Client, restore: Restore) -> Restore:
     moves, step = sys.stderr.isatty(), None
     while restore.state not in _ENDED:
-        line = progress_line(restore)
         if moves:
-            sys.stderr.write(f"\r{line}\x1b[K")
+            sys.stderr.write(f"\r{visible(progress_line(restore))}\x1b[K")
             sys.stderr.flush()
         elif (restore.step or restore.state) != step:
             step = restore.step or restore.state
@@ -58,9 +88,6 @@ def follow(db: Client, restore: Restore) -> Restore:
         restore = db.get_restore(restore.id)
     if moves:
         sys.stderr.write("\r\x1b[K")
-    if restore.error is not None:
-        hint = f" {restore.error['hint']}" if restore.error.get("hint") else ""
-        raise ResultError(f"{restore.error['message']}{hint} ({restore.error['code']}, {restore.id})")
     return restore
 
 

@@ -1,10 +1,10 @@
-"""`plainsql-server restores work`."""
+"""`plainsql-server restores …`."""
 
 from pathlib import Path
 
 import click
 
-from plainsql_server.cli.output import remark
+from plainsql_server.cli.output import json_option, print_records, remark
 from plainsql_server.cli.point_in_time import (
     archive_option,
     cell_of_archive,
@@ -14,6 +14,7 @@ from plainsql_server.cli.point_in_time import (
 from plainsql_server.cli.restore import times_of
 from plainsql_server.cli.running import with_directory
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.restoring import restores
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.worker import RestoreWorker
 from plainsql_server.settings import read_settings
@@ -22,6 +23,19 @@ from plainsql_server.settings import read_settings
 @click.group("restores")
 def restores_command() -> None:
     """Carry out the restores to a point in time that customers ask for."""
+
+
+@restores_command.command("list")
+@click.option("--last", type=click.IntRange(1, 10_000), default=100, show_default=True, metavar="NUMBER",
+              help="How many to list.")  # fmt: skip
+@json_option
+def list_command(last: int, as_json: bool) -> None:
+    """List the restores that customers have asked for, newest first."""
+    columns = [
+        "id", "organization_id", "database_id", "target_id", "point", "state", "attempts", "step", "seconds_left",
+        "error_code", "created_at", "ended_at",
+    ]  # fmt: skip
+    print_records(with_directory(lambda directory: restores.list_(directory, None, last)), columns, as_json=as_json)
 
 
 @restores_command.command("work")

@@ -156,14 +156,19 @@ async def find(directory: Directory, restore_id: str, organization_id: str | Non
     return _record(row) if row else None
 
 
-async def list_(directory: Directory, organization_id: str, limit: int, before: str | None) -> list[RestoreRecord]:
-    """An organization's restores, newest first, starting before the restore `before`."""
+async def list_(
+    directory: Directory, organization_id: str | None, limit: int, before: str | None = None
+) -> list[RestoreRecord]:
+    """The restores of an organization, or of all, newest first, starting before the restore `before`."""
     statement = f"""
-        SELECT {_COLUMNS} FROM restores WHERE organization_id = %s AND (%s::text IS NULL OR id < %s)
-        ORDER BY id DESC LIMIT %s
+        SELECT {_COLUMNS} FROM restores
+        WHERE (%(organization)s::text IS NULL OR organization_id = %(organization)s)
+          AND (%(before)s::text IS NULL OR id < %(before)s)
+        ORDER BY id DESC LIMIT %(limit)s
     """
+    values = {"organization": organization_id, "before": before, "limit": limit}
     async with directory.connection() as connection:
-        rows = await (await connection.execute(statement, (organization_id, before, before, limit))).fetchall()
+        rows = await (await connection.execute(statement, values)).fetchall()
     return [_record(row) for row in rows]
 
 
@@ -176,6 +181,18 @@ async def count_replaced(directory: Directory, organization_id: str) -> int:
     async with directory.connection() as connection:
         row = await (await connection.execute(statement, (organization_id,))).fetchone()
     return int(row["n"]) if row else 0
+
+
+async def replaced_lately(directory: Directory, cell_id: str, within_s: float) -> list[str]:
+    """The databases that have content which restores from a cell's archive have replaced lately, by their ids."""
+    statement = """
+        SELECT r.replaced_id FROM restores r JOIN databases d ON d.id = r.replaced_id
+        WHERE r.cell_id = %s AND r.state = 'done' AND r.target_id = r.database_id AND d.state <> 'deleted'
+          AND r.ended_at > now() - %s * interval '1 s'
+    """
+    async with directory.connection() as connection:
+        rows = await (await connection.execute(statement, (cell_id, within_s))).fetchall()
+    return [row["replaced_id"] for row in rows]
 
 
 async def claim(directory: Directory, cell_id: str, alive_s: float, reserved_s: float) -> RestoreRecord | None:

@@ -29,6 +29,14 @@ async def note_worker(directory: Directory, cell_id: str, archive_since: datetim
         await connection.execute(statement, (cell_id, archive_since))
 
 
+async def worker_ages_s(directory: Directory) -> dict[str, float]:
+    """Since when a worker was last seen, by the cell's id, of cells that had one."""
+    statement = "SELECT cell_id, extract(epoch FROM now() - seen_at)::float8 AS age_s FROM restore_workers"
+    async with directory.connection() as connection:
+        rows = await (await connection.execute(statement)).fetchall()
+    return {row["cell_id"]: max(0.0, row["age_s"]) for row in rows}
+
+
 async def find_worker(directory: Directory, cell_id: str, seen_within_s: float) -> WorkerRecord | None:
     """The workers of a cell, if one was seen lately."""
     statement = """

@@ -50,7 +50,7 @@ TABLES: dict[str, dict[Role, str]] = {
     "backups": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "rehearsals": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "restores": {Role.DATA: _READ, Role.CONTROL: _ALL, Role.OPERATOR: _ALL},
-    "restore_workers": {Role.CONTROL: _READ, Role.OPERATOR: _ALL},
+    "restore_workers": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "data_processes": {Role.DATA: _READ, Role.CONTROL: _READ, Role.OPERATOR: _ALL},
     "permits": {Role.OPERATOR: _ALL},
 }

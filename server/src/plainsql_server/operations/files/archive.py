@@ -115,8 +115,9 @@ Restart=always
 RestartSec=10
 Nice=10
 IOSchedulingClass=idle
-# It leaves the restore that it is working on to its next start.
-TimeoutStopSec=60
+# It leaves the restore that it is working on to its next start. If it has just replaced the content of a database, it
+# waits until no node uses the old one.
+TimeoutStopSec=3min
 NoNewPrivileges=yes
 ProtectHome=yes
 PrivateDevices=yes

@@ -72,7 +72,9 @@ async def postpone_unfinished(directory: Directory) -> int:
     Restores that customers asked for have failed then.
     """
     async with directory.connection() as connection:
-        await connection.execute(_GIVE_UP)
+        # Backups of older releases do not have the table.
+        if (await connection.execute("SELECT WHERE to_regclass('public.restores') IS NOT NULL")).rowcount:
+            await connection.execute(_GIVE_UP)
         return sum([(await connection.execute(statement)).rowcount for statement in _POSTPONE])
 
 

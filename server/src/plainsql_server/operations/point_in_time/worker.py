@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from plainsql_server.control_plane import drafts
 from plainsql_server.core.errors import ConflictError, EngineError, InternalError, LimitError, ServiceError, described
 from plainsql_server.core.tasks import end
 from plainsql_server.directory import databases as stored
@@ -25,7 +26,7 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.restoring import restores
-from plainsql_server.directory.restoring.restores import Finished, RestoreProgress, RestoreRecord
+from plainsql_server.directory.restoring.restores import Finished, RestoreProgress, RestoreRecord, RestoreState
 from plainsql_server.directory.restoring.workers import note_worker
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.reach import archive_reach
@@ -33,10 +34,10 @@ from plainsql_server.operations.point_in_time.restore_at import restore_at
 from plainsql_server.operations.point_in_time.spare_cluster import remove_abandoned
 from plainsql_server.operations.restore import RestoreTimes, fill_branch, replace_database
 
-# How long a claim outlives its worker. The lease is renewed three times in this span, or each second if there is
-# progress to note.
+# How long a claim outlives its worker.
 ALIVE_S = 60.0
-_KEEP_EVERY_S = ALIVE_S / 3
+# How often the lease is renewed, and a restore that was canceled is noticed; each second if there is progress to note.
+_KEEP_EVERY_S = 5.0
 _NOTE_EVERY_S = 1.0
 _LOOK_EVERY_S = 1.0
 # The control plane asks for less than a minute.
@@ -46,11 +47,16 @@ _REACH_EVERY_S = 300.0
 _ATTEMPTS_MOST = 5
 # With this much of a step done, the time that the rest takes is no longer a guess.
 _GUESS_AFTER_S = 1.0
+# Workers are restarted at once, and what was replaced is not needed by anyone until it is restored.
+_OPENED_FOR_S = 24 * 3600.0
 _RESERVED_S = 36 * 3600.0
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 # What customers may read of a failure. All other messages may name files, cells or what others do.
-_SHOWN = frozenset(["archive_too_short", "invalid_time", "not_in_archive", "restore_overtaken"])
+_SHOWN = frozenset([
+    "archive_too_short", "invalid_time", "not_in_archive", "restore_overtaken", "restore_timed_out",
+    "restore_abandoned",
+])  # fmt: skip
 
 Say = Callable[[str], None]
 
@@ -102,18 +108,29 @@ class RestoreWorker:
     async def run(self) -> None:
         """Works until a signal ends it. Raises RequestError if it can't read the archive when it starts."""
         since = (await archive_reach(self.archive)).first
-        with _ending_this_task():
+        with _ending_this_task() as ending:
             try:
                 async with _beside(self._be_seen(since)):
-                    await self._work()
+                    await self._open_replaced()
+                    await self._work(ending)
             except asyncio.CancelledError:
                 self.say("Ended.")
 
-    async def _work(self) -> None:
-        while True:
+    async def _open_replaced(self) -> None:
+        """Open what a worker has replaced that was killed before it could do so."""
+        try:
+            for database_id in await restores.replaced_lately(self.directory, self.cell.id, _OPENED_FOR_S):
+                await drafts.reopen(self.directory, await self._database(database_id))
+        except ServiceError as error:
+            # The directory or the cell is unavailable. Restores matter more.
+            self.say(_for_operators(error))
+
+    async def _work(self, ending: asyncio.Event) -> None:
+        # A driver may turn a cancellation into an error.
+        while not ending.is_set():
             try:
                 await asyncio.to_thread(remove_abandoned, self.folder)
-                while await self.work_once():
+                while not ending.is_set() and await self.work_once():
                     pass
             except ServiceError as error:
                 # Usually the directory is unavailable.
@@ -125,19 +142,15 @@ class RestoreWorker:
         claimed = await restores.claim(self.directory, self.cell.id, ALIVE_S, _RESERVED_S)
         if claimed is None:
             return False
-        if claimed.attempts > _ATTEMPTS_MOST:
-            gave_up = EngineError(
-                "restore_abandoned", f"The restore was begun {_ATTEMPTS_MOST} times, and never ended."
-            )
-            await restores.fail(self.directory, claimed, gave_up)
-            return True
         began_s = time.monotonic()
         self.say(f"{claimed.id}: {claimed.database_id} as it was at {claimed.point.isoformat()}")
         try:
             await self._carry_out(claimed)
             self.say(f"{claimed.id}: done in {time.monotonic() - began_s:.1f} s")
         except asyncio.CancelledError:
-            await restores.release(self.directory, claimed)
+            # Otherwise, it is claimed again when the lease runs out.
+            with suppress(ServiceError):
+                await restores.release(self.directory, claimed)
             raise
         except ServiceError as error:
             self.say(f"{claimed.id}: {_for_operators(error)}")
@@ -168,6 +181,10 @@ class RestoreWorker:
     async def _restore(self, restore: RestoreRecord, progress: StoredProgress) -> None:
         origin = await self._database(restore.database_id)
         target = await self._database(restore.target_id)
+        if restore.attempts > 1 and not restore.is_branch:
+            await drafts.reopen(self.directory, target)
+        if restore.attempts > _ATTEMPTS_MOST:
+            raise EngineError("restore_abandoned", f"The restore was begun {_ATTEMPTS_MOST} times, and never ended.")
 
         async def goal(file: BinaryIO, missing: int) -> DatabaseRecord:
             finished = Finished(restore, missing)
@@ -196,9 +213,15 @@ class RestoreWorker:
                 # If the directory is unavailable for too long, another worker claims the restore.
                 with suppress(EngineError):
                     if not await restores.keep(self.directory, restore, now, ALIVE_S):
-                        raise ConflictError("restore_overtaken", "The restore was canceled, or has another worker.")
+                        return await self._check_done(restore)
                     noted, noted_s = now, time.monotonic()
             await asyncio.sleep(_NOTE_EVERY_S)
+
+    async def _check_done(self, restore: RestoreRecord) -> None:
+        """Raises ConflictError unless the claim has ended because the restore is done."""
+        now = await restores.find(self.directory, restore.id)
+        if now is None or (now.state, now.attempts) != (RestoreState.DONE, restore.attempts):
+            raise ConflictError("restore_overtaken", "The restore was canceled, or has another worker.")
 
     def _check_disk(self) -> None:
         found = os.statvfs(self.folder)
@@ -217,18 +240,26 @@ class RestoreWorker:
             except ServiceError as error:
                 # The directory is unavailable, or the archive is. In both cases, no restore should be asked for.
                 self.say(_for_operators(error))
+            except Exception as error:
+                # The loop must survive, because nothing restarts it.
+                self.say(described(error))
             await asyncio.sleep(_SEEN_EVERY_S)
 
 
 @contextmanager
-def _ending_this_task() -> Iterator[None]:
-    """Cancels this task on the first signal that would end the process, so that a restore can be left in order."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+def _ending_this_task() -> Iterator[asyncio.Event]:
+    """Cancels this task on a signal that would end the process, so that a restore can be left in order."""
+    task, loop, ending = asyncio.current_task(), asyncio.get_running_loop(), asyncio.Event()
     assert task is not None
+
+    def end_task() -> None:
+        ending.set()
+        task.cancel()
+
     for each in _ENDING_SIGNALS:
-        loop.add_signal_handler(each, task.cancel)
+        loop.add_signal_handler(each, end_task)
     try:
-        yield
+        yield ending
     finally:
         for each in _ENDING_SIGNALS:
             loop.remove_signal_handler(each)
@@ -252,7 +283,7 @@ def _for_customers(error: ServiceError) -> ServiceError:
     if error.code in _SHOWN:
         error.hint = None
         return error
-    return error if error.code == "restore_timed_out" else _failed()
+    return _failed()
 
 
 def _failed() -> ServiceError:

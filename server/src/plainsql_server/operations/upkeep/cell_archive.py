@@ -32,6 +32,8 @@ _ARCHIVE_LAG_S = 300.0
 _BACKUP_MAX_AGE_S = 50 * 3_600.0
 # As the alert. The timer runs every night.
 _REHEARSAL_MAX_AGE_S = 8 * 86_400.0
+# A worker is seen every 5 seconds, and is restarted after 10.
+_WORKER_MAX_AGE_S = 300.0
 _REHEARSE = (
     "Run `plainsql-server backup rehearse`, or read the log of plainsql-archive-rehearsal.service: docs/backups.md."
 )
@@ -171,6 +173,19 @@ def rehearsals(check: str, measures: CellMeasures, state: RehearsalState | None)
         yield warning(check, f"No restore from its archive was rehearsed {since}.", _REHEARSE)
     elif state.has_succeeded:
         yield good(check, f"A restore from its archive was rehearsed {days:.1f} days ago.")
+
+
+def restore_workers(check: str, age_s: float | None) -> Iterator[Finding]:
+    """Check that customers can restore to a point in time, if they could before."""
+    if age_s is None:
+        return
+    if age_s > _WORKER_MAX_AGE_S:
+        yield warning(
+            check, f"No worker has restored databases for its customers for {age_s / 60:.0f} minutes.",
+            "Start plainsql-archive-restores.service, or read its log: docs/backups.md.",
+        )  # fmt: skip
+    else:
+        yield good(check, "A worker restores databases for its customers.")
 
 
 def looks_secret(command: str) -> bool:
