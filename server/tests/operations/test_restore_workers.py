@@ -13,7 +13,6 @@ from plainsql_server.control_plane import cells
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.restoring.restores import RestoreProgress
 from plainsql_server.directory.rights.grants import Role
-from plainsql_server.operations.point_in_time import worker as worker_module
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.worker import RestoreWorker, StoredProgress
 from plainsql_server.operations.restore import RestoreTimes
@@ -225,7 +224,7 @@ async def test_a_restore_that_takes_too_long_fails(service: RestoringService) ->
 
 def test_the_time_that_a_step_still_takes_is_guessed_when_a_part_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     elapsed_s = 0.0
-    monkeypatch.setattr(worker_module.time, "monotonic", lambda: elapsed_s)
+    monkeypatch.setattr(time, "monotonic", lambda: elapsed_s)
     progress = StoredProgress()
     assert progress.now() == RestoreProgress("start")
     progress.step("replay", 1000)
