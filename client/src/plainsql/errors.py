@@ -40,6 +40,8 @@ _BY_CODE = {
     "branch_too_large": "LimitError",
     "key_limit": "LimitError",
     "session_limit": "LimitError",
+    "restore_limit": "LimitError",
+    "restore_timed_out": "LimitError",
     "connection_limit": "LimitError",
     "too_few_connections": "LimitError",
     "too_many_incomplete_requests": "LimitError",
