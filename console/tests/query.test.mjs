@@ -237,7 +237,14 @@ test("a name is completed as a name, whatever it is, and so are PostgreSQL's fun
   const offered = async (text, label) => {
     await typeSql(page, text);
     await page.keyboard.press("Control+Space");
-    await list.locator(".cm-completionLabel").filter({ hasText: label }).first().waitFor();
+    const found = list.locator(".cm-completionLabel").filter({ hasText: label });
+    await found
+      .first()
+      .waitFor()
+      .catch(async (error) => {
+        const typed = await page.getByLabel("SQL", { exact: true }).innerText();
+        throw new Error(`${label} not offered after ${typed}, but ${await list.allInnerTexts()}`, { cause: error });
+      });
   };
   for (const name of ["date_bin", "timezone", "age", "scale", "sin", "min", "console_is_admin"]) {
     await offered(`select ${name}`, new RegExp(`^${name}$`));
@@ -405,6 +412,29 @@ test("what is typed survives a reload, and a closed tab can be opened again", as
   await page.getByRole("tab", { name: "Run", exact: true }).click();
   assert.deepEqual(await look(page, "history", ["wide", "phone"]), []);
   await page.getByRole("button", { name: "Close the history" }).click();
+});
+
+test("what is typed in one window is shown in another, which stores nothing of its own accord", async () => {
+  const other = await page.context().newPage();
+  await other.addInitScript(() => {
+    globalThis.written = [];
+    const { setItem } = Storage.prototype;
+    Storage.prototype.setItem = function (key, value) {
+      globalThis.written.push(key);
+      setItem.call(this, key, value);
+    };
+  });
+  await other.goto(page.url());
+  await signIn(other);
+  const title = await page.getByRole("tab", { selected: true }).innerText();
+  await other.getByRole("tab", { name: title }).click();
+  for (const text of ["select 'typed in one window'", "select 'and shown in another'"]) {
+    await typeSql(page, text);
+    await other.getByLabel("SQL", { exact: true }).getByText(text).waitFor();
+  }
+  const drafts = await other.evaluate(() => globalThis.written.filter((key) => key.startsWith("plainsql.draft.")));
+  assert.deepEqual(drafts, []);
+  await other.close();
 });
 
 test("the history says in words what became of each statement, and how long it took", async () => {

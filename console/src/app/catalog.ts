@@ -4,26 +4,19 @@ import type { Completions } from "../editor/codemirror.ts";
 import { loadCompletions } from "../editor/schema.ts";
 
 const RETRY_MS = 10_000;
-const NONE: Completions = { schema: {}, functions: [] };
 
 const catalogs = new Map<string, Promise<Completions>>();
-
-const load = async (database: string): Promise<Completions> => {
-  try {
-    return await loadCompletions(database);
-  } catch {
-    // A statement will say what is wrong. Until then there is nothing to complete but keywords.
-    setTimeout(() => catalogs.delete(database), RETRY_MS);
-    return NONE;
-  }
-};
 
 /** Loads it, if it is not known or `isChanged`. */
 export const completionsOf = (database: string, isChanged = false): Promise<Completions> => {
   const known = catalogs.get(database);
   if (known && !isChanged) return known;
-  const loading = load(database);
+  const loading = loadCompletions(database);
   catalogs.set(database, loading);
+  void loading.then(({ isPartial }) => {
+    // A statement will say what is wrong. Until it is asked for again, less is completed.
+    if (isPartial) setTimeout(() => catalogs.get(database) === loading && catalogs.delete(database), RETRY_MS);
+  });
   return loading;
 };
 

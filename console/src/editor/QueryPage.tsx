@@ -242,7 +242,7 @@ export const QueryPage = () => {
               editor={editor}
               actions={{
                 completions: () => completionsOf(name),
-                change: (sql) => sql !== draft.sql && drafts.change(draft.id, { sql }),
+                change: (sql) => drafts.change(draft.id, { sql }),
                 run: runWanted,
                 runAll,
                 stream,

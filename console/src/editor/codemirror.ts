@@ -17,7 +17,16 @@ import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirro
 import { PostgreSQL, type SQLNamespace, schemaCompletionSource, sql } from "@codemirror/lang-sql";
 import { bracketMatching, HighlightStyle, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { highlightSelectionMatches, search, searchKeymap, searchPanelOpen } from "@codemirror/search";
-import { EditorState, type Extension, Prec, RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
+import {
+  type Annotation,
+  EditorState,
+  type Extension,
+  Prec,
+  RangeSetBuilder,
+  StateEffect,
+  StateField,
+  Transaction,
+} from "@codemirror/state";
 import {
   Decoration,
   type DecorationSet,
@@ -46,6 +55,8 @@ export interface EditorActions {
 export interface Completions {
   schema: SQLNamespace;
   functions: readonly string[];
+  /** Whether something could not be read, and is missing. */
+  isPartial: boolean;
 }
 
 const theme = EditorView.theme({
@@ -196,7 +207,7 @@ export class SqlEditor {
   /** Shows a tab. */
   show(id: string, text: string): void {
     if (this.#shown === id) {
-      if (this.text !== text) this.replace(text);
+      if (this.text !== text) this.#replace(text, Transaction.remote.of(true));
       return;
     }
     if (this.#shown) this.#states.set(this.#shown, this.#view.state);
@@ -220,7 +231,11 @@ export class SqlEditor {
   }
 
   replace(text: string): void {
-    this.#view.dispatch({ changes: { from: 0, to: this.#view.state.doc.length, insert: text } });
+    this.#replace(text);
+  }
+
+  #replace(text: string, ...annotations: Annotation<unknown>[]): void {
+    this.#view.dispatch({ changes: { from: 0, to: this.#view.state.doc.length, insert: text }, annotations });
   }
 
   insert(text: string): void {
@@ -311,7 +326,9 @@ export class SqlEditor {
         failed,
         wantedField,
         EditorView.updateListener.of((update) => {
-          if (update.docChanged) this.#actions.change(update.state.doc.toString());
+          // What another window has typed is stored. Stored once more, it could undo what was typed there since.
+          const isTyped = update.transactions.some((each) => each.docChanged && !each.annotation(Transaction.remote));
+          if (isTyped) this.#actions.change(update.state.doc.toString());
         }),
       ],
     });

@@ -65,9 +65,10 @@ const loadFunctions = async (database: string): Promise<string[]> => {
 };
 
 export const loadCompletions = async (database: string): Promise<Completions> => {
-  const [tables, functions] = await Promise.all([
-    listTables(database, "columns"),
-    loadFunctions(database).catch(() => []),
-  ]);
-  return { schema: namesOf(tables), functions };
+  const [tables, functions] = await Promise.allSettled([listTables(database, "columns"), loadFunctions(database)]);
+  return {
+    schema: tables.status === "fulfilled" ? namesOf(tables.value) : {},
+    functions: functions.status === "fulfilled" ? functions.value : [],
+    isPartial: tables.status === "rejected" || functions.status === "rejected",
+  };
 };
