@@ -1,7 +1,7 @@
 // The diagram of foreign keys, as a person looks at it and moves about in it.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { control, look, openBrowser, signedIn, sql } from "./browser.mjs";
+import { control, look, openBrowser, signedIn, sql, until } from "./browser.mjs";
 
 const SHOP = "console-diagram";
 const LARGE = "console-large";
@@ -164,11 +164,13 @@ test("a line leads from the referencing to the referenced columns", async () => 
       },
       [label, from, to],
     );
-  assert.deepEqual(await ends(REFERENCES[2], [["customers", "country"]], [["countries", "code"]]), [true, true]);
-  assert.deepEqual(await ends(REFERENCES[3], [["customers", "referred_by"]], [["customers", "id"]]), [true, true]);
-  assert.deepEqual(await ends(REFERENCES[4], [["departments", "head"]], [["employees", "id"]]), [true, true]);
+  // While the picture is fitted to the window, a table may show its name only.
+  const join = (label, from, to) => until(async () => (await ends(label, from, to)).every(Boolean));
+  await join(REFERENCES[2], [["customers", "country"]], [["countries", "code"]]);
+  await join(REFERENCES[3], [["customers", "referred_by"]], [["customers", "id"]]);
+  await join(REFERENCES[4], [["departments", "head"]], [["employees", "id"]]);
   const [from, to] = ["order_lines", "stock.products"];
-  const pair = await ends(
+  await join(
     REFERENCES[8],
     [
       [from, "supplier"],
@@ -179,7 +181,6 @@ test("a line leads from the referencing to the referenced columns", async () => 
       [to, "number"],
     ],
   );
-  assert.deepEqual(pair, [true, true, true, true]);
 });
 
 test("it is zoomed, moved and fitted, and its lines stand out beside a table", async () => {

@@ -1,8 +1,9 @@
 """What a lookup of one row costs by POST /sql, beside the same by POST /v1/query, with the fast lane and without it.
 
-Each round has a load of each, in turns, on eight connections of one caller. The two are compared in each round, and the
-median of these ratios must reach a bar. The gate compares processor time alone, with a bar that only a defect misses,
-because the machine is busy; `make soak PART=engine` has a closer one, and also compares requests per second.
+Each round has a load of each, in turns, on eight connections of one caller. Of processor time, the rounds that took the
+least are compared, because what else the machine does only adds to it; of requests per second, those of each round, and
+the median of these ratios counts. The gate compares processor time alone, with a bar that only a defect misses, because
+the machine is busy; `make soak PART=engine` has a closer one, and also compares requests per second.
 """
 
 from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Loads:
 
     @property
     def cost_us(self) -> float:
-        return median(self.costs_us)
+        return min(self.costs_us)
 
     def __str__(self) -> str:
         return f"{self.rate:.0f}/s, {self.cost_us:.0f} us"
@@ -89,8 +90,8 @@ def run_load(loads: Loads, key: str, database: str) -> None:
 def compared(loads: dict[str, dict[str, Loads]], lane: str) -> tuple[float, float, str]:
     """What POST /sql has of our own route, by processor time and by rate, and both in words."""
     sql, query = loads[lane]["sql"], loads[lane]["query"]
+    by_cost = query.cost_us / sql.cost_us
     # Of each round, because a machine that others use is slower in one than in the next.
-    by_cost = median([ours / theirs for ours, theirs in zip(query.costs_us, sql.costs_us, strict=True)])
     by_rate = median([theirs / ours for ours, theirs in zip(query.rates, sql.rates, strict=True)])
     return by_cost, by_rate, f"{lane}: POST /sql {sql}; POST /v1/query {query}: {by_cost:.3f} and {by_rate:.3f}"
 
