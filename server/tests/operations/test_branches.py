@@ -492,3 +492,18 @@ def test_a_branch_that_was_made_the_default_does_not_expire(stage: Stage) -> Non
         directory.execute("update databases set is_default = true, expires_at = now() where name = 'copy'")
     asyncio.run(finish_all(stage))
     assert state(stage) == "ready"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_a_branch_that_is_restored_after_its_time_no_longer_expires(stage: Stage, is_over: bool) -> None:
+    stage.run("database", "branch", "--org", "acme", "main", "copy", "--expires-at", "2100-01-01T00:00:00Z")
+    async with Directory.open(stage.dsn) as directory:
+        owner = await organizations.get(directory, "acme")
+        made = await databases.get_named(directory, owner.id, "copy")
+        deleted = await databases.delete(directory, made, restore_s=60, restorable=True)
+        if is_over:
+            stage.ask("update databases set expires_at = now() where name = 'copy'")
+        restored = await databases.restore(directory, deleted)
+        assert (restored.expires_at is None) is is_over
+        await branches.expire(directory)
+    assert state(stage) == "ready"

@@ -267,9 +267,13 @@ async def give_up(directory: Directory, database_id: str, by: Actor) -> Database
 
 
 async def restore(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
-    """Restores a database that is being deleted. Returns None if it is not, or can no longer be restored."""
+    """Restores a database that is being deleted. Returns None if it is not, or can no longer be restored.
+
+    A branch whose time was up meanwhile no longer expires: it would be deleted again at once, and for good.
+    """
     statement = """
-        UPDATE databases SET state = restores_to, restores_to = NULL, restorable_until = NULL, work_after = NULL
+        UPDATE databases SET state = restores_to, restores_to = NULL, restorable_until = NULL, work_after = NULL,
+            expires_at = CASE WHEN expires_at > now() THEN expires_at END
         WHERE id = %s AND state = 'deleting' AND restores_to IS NOT NULL AND restorable_until > now()
     """
     return await _change(directory, database_id, statement, (database_id,), "database.restore", by=by)
