@@ -16,6 +16,7 @@ from plainsql_server.control_plane import cells, organizations
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.operations.point_in_time.failures import failure_of
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import RestoredAt, restore_at
 from plainsql_server.operations.restore import RestoreTimes, replace_database, restore_database
@@ -108,9 +109,13 @@ def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
             owner = await organizations.get(directory, target.organization or "")
             return await restore_database(directory, owner.id, target.name, file, bar, to=target.to)
 
-        return await restore_at(
-            directory, origin, point, Archive(folder.resolve()), goal, folder=options["work_folder"], progress=bar
-        )
+        archive = Archive(folder.resolve())
+        try:
+            return await restore_at(
+                directory, origin, point, archive, goal, folder=options["work_folder"], progress=bar
+            )  # fmt: skip
+        except Exception as error:
+            raise failure_of("The restore", error) from error
 
     with Bar() as bar:
         restored = with_directory(work)

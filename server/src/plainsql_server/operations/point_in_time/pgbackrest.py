@@ -54,4 +54,12 @@ async def run_pgbackrest(archive: Archive, *arguments: str, inherited: tuple[int
         output, errors = await process.communicate()
     finally:
         await end(process, signal.SIGTERM)
-    return Done(process.returncode == 0, output.decode(errors="replace"), errors.decode(errors="replace"))
+    return Done(process.returncode == 0, output.decode(errors="replace"), _errors(process.returncode, errors))
+
+
+def _errors(exit_code: int | None, errors: bytes) -> str:
+    """Its errors. A program that is killed says nothing."""
+    text = errors.decode(errors="replace")
+    if exit_code is None or exit_code >= 0:
+        return text
+    return f"{text}\nERROR: it was ended by {signal.Signals(-exit_code).name}"

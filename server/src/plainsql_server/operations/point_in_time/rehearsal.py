@@ -3,8 +3,8 @@
     rehearsed = await rehearse(directory, cell, candidates, archive, folder=folder, progress=progress)
 
 The database that is restored is the first of the candidates that can be read (`table_contents.py`): what its customer
-does may prevent that, and says nothing about the archive. All that can fail later is a failure of the archive, and is
-recorded as one in the directory, where `doctor` and the metrics find it.
+does may prevent that, and says nothing about the archive. Whatever else fails, be it a full disk or a bug, is recorded
+as a failed rehearsal in the directory, where `doctor` and the metrics find it.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.upkeep.rehearsal_record import record_rehearsal
+from plainsql_server.operations.point_in_time.failures import failure_of
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import archive_until, open_database
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
@@ -42,10 +43,15 @@ async def rehearse(
     """Restore one of the databases, compare it, and record how that ended. `folder` is as before at the end.
 
     Raises RequestError if it can't be restored or differs, and ConflictError, LimitError or RequestError, unrecorded,
-    if no candidate can be read.
+    if no candidate can be read. Raises nothing but ServiceErrors.
     """
     progress.step("read the database")
-    database, expected = await _first_readable(cell, candidates)
+    try:
+        database, expected = await _first_readable(cell, candidates)
+    except (ConflictError, LimitError, RequestError):
+        raise
+    except Exception as error:
+        raise await _recorded(directory, cell, error) from error
     try:
         found = await _restored(cell, database, expected.taken_at, archive, folder=folder, progress=progress)
         differing = differences(expected, found)
@@ -56,13 +62,25 @@ async def rehearse(
                 f" {expected.taken_at.isoformat()}, and differs from what it was then: {'; '.join(differing)}.",
                 hint="Keep the archive, make a full backup, and look for the cause: docs/backups.md.",
             )
-    except ServiceError as error:
-        # One that a signal has ended says nothing about the archive.
-        if error.code != "restore_ended":
-            await record_rehearsal(directory, cell.id, succeeded=False)
-        raise
+    except Exception as error:
+        raise await _recorded(directory, cell, error) from error
     await record_rehearsal(directory, cell.id, succeeded=True)
     return Rehearsed(database, expected)
+
+
+async def _recorded(directory: Directory, cell: CellRecord, error: Exception) -> ServiceError:
+    """Record that a rehearsal has failed. Returns the error to raise."""
+    failure = failure_of("The rehearsal", error)
+    # One that a signal has ended says nothing about the archive.
+    if failure.code == "restore_ended":
+        return failure
+    try:
+        await record_rehearsal(directory, cell.id, succeeded=False)
+    except ServiceError as unrecorded:
+        # The operator must still read why it failed.
+        why = unrecorded.internal_context or unrecorded.message
+        failure.internal_context = f"{failure.internal_context or ''} This could not be recorded: {why}"
+    return failure
 
 
 async def _first_readable(cell: CellRecord, candidates: Sequence[DatabaseRecord]) -> tuple[DatabaseRecord, Contents]:
