@@ -31,6 +31,7 @@ from server.tests.load import IS_FULL, Node, running_node
 from server.tests.operations.backups_guide import listed, section
 from server.tests.operations.debian_machine import DIRECTORY, MAIN, DebianMachine, give_to_postgres
 from server.tests.operations.ledger import HALVES, TABLES, Endpoints
+from server.tests.operations.wal_receiver import Receiver
 from server.tests.pki_cell import Pki
 from server.tests.postgres import SUPERUSER, as_role
 from server.tests.processes import kill_with_children, wait_for
@@ -61,6 +62,8 @@ class Site:
     # The moment of each cluster that was restored, in seconds since 1970, as the guide's command shows it.
     restored_until_s: dict[str, float] = field(default_factory=dict)
     machines: list[DebianMachine] = field(default_factory=list)
+    # If the cell's WAL is streamed.
+    receiver: Receiver | None = None
 
     @property
     def dsn(self) -> str:
@@ -145,6 +148,9 @@ class Site:
             print(f"\n# {command}", flush=True)
             if command.startswith("apt "):
                 self._install(machine)
+            elif command.startswith("plainsql-server wal ") and self.receiver is None:
+                # For a cell whose WAL is streamed.
+                continue
             elif command.startswith("systemctl "):
                 self._systemctl(machine, command.split()[1:])
             else:
@@ -172,6 +178,12 @@ class Site:
                 self.start_planes()
             case ["start", unit] if match := _UNIT.fullmatch(unit):
                 self._back_up(machine, *match.groups())
+            case ["enable", "--now", "plainsql-stream.service", timer] if self.receiver is not None:
+                assert (machine.units / timer).exists()
+                self.receiver.install(machine.units)
+                self.receiver.start()
+            case ["stop" | "start" as verb, "plainsql-stream.service"] if self.receiver is not None:
+                self.receiver.stop() if verb == "stop" else self.receiver.start()
             case ["enable", "--now", *timers]:
                 missing = [timer for timer in timers if not (machine.units / timer).exists()]
                 assert not missing, missing
@@ -201,6 +213,8 @@ class Site:
         """A command of the guide with what this site has in other places, and with the other options of its cell."""
         text = command.replace("/srv/archive", str(self.root / "archive")).replace("/root/", f"{self.root}/kept/")
         text = text.replace("host=cell-2.example port=5432", f"host=localhost port={machine.ports[MAIN]}")
+        if self.receiver is not None:
+            text = self.receiver.adapted(text, machine, self.pki.root / "pki")
         common = f" --socket-directory {machine.socket_folder}"
         if text.startswith("plainsql-server cell files"):
             own = machine.certificates
@@ -214,6 +228,8 @@ class Site:
         return text
 
     def stop(self) -> None:
+        if self.receiver is not None:
+            self.receiver.stop()
         for machine in self.machines:
             machine.stop()
 

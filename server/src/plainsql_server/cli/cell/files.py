@@ -20,6 +20,7 @@ from plainsql_server.operations.files.drop_in import memory_drop_in
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.placing import place_file
 from plainsql_server.operations.files.sizing import GIB
+from plainsql_server.operations.files.stream import StreamConfig
 from plainsql_server.operations.files.units import guard_unit
 
 memory_option = click.option(
@@ -79,6 +80,11 @@ _OPTIONS = (
         "--archive-port", type=click.IntRange(1, 65535), default=5432, show_default=True,
         help="With --archive-to: port of the cell, for pgBackRest.",
     ),
+    click.option(
+        "--stream-to", metavar="PATH",
+        help="With --archive-to: let another machine receive the WAL as it is written, to this folder.",
+    ),
+    click.option("--stream-from", metavar="HOST", help="With --stream-to: how the receiver reaches the cell."),
 )  # fmt: skip
 
 
@@ -100,6 +106,8 @@ class FileOptions(TypedDict):
     archive_to: str | None
     archive_config: str | None
     archive_port: int
+    stream_to: str | None
+    stream_from: str | None
 
 
 def file_options(command: Command) -> Command:
@@ -123,6 +131,9 @@ def files_command(**options: Unpack[FileOptions]) -> None:
     for a nightly rehearsal of a restore, and for restores that customers ask for; the last two read
     /etc/plainsql/backup.env. The settings take effect when PostgreSQL is restarted.
 
+    With --stream-to, the role plainsql_stream can receive the WAL and do nothing else, and stream/ has the units and
+    the environment of the machine that receives it: docs/backups.md.
+
     A quarter of the memory is for connections. If standbys follow this server, raise max_connections on them first:
     a standby stops following a server that allows more connections than it does.
     """
@@ -133,10 +144,11 @@ def texts_of(options: FileOptions) -> dict[str, str]:
     """The text of each file, by its path in the folder. Raises UsageError if an option cannot be in a file."""
     tls = Tls(options["cert_file"], options["key_file"], options["client_ca_file"], options["client_crl_file"])
     try:
-        archive = _archive_of(options)
+        archive, stream = _archive_of(options), _stream_of(options)
+        settings = {**(archive.settings() if archive else {}), **(stream.settings() if stream else {})}
         config = CellConfig(
             options["admin_role"], options["socket_directory"], tls, options["listen_addresses"],
-            options["networks"], memory_bytes(options["memory_gib"]), archive.settings() if archive else {},
+            options["networks"], memory_bytes(options["memory_gib"]), settings, is_streamed=stream is not None,
         )  # fmt: skip
         # The map comes before the rules that use it: after an interruption in between, the admin role can log in.
         return {
@@ -144,6 +156,7 @@ def texts_of(options: FileOptions) -> dict[str, str]:
             "pg_hba.conf": config.pg_hba_conf(), "memory.conf": memory_drop_in(),
             "guard.service": guard_unit(options["program"] or own_program(), options["data_folder"]),
             **(_archive_texts(archive, options) if archive else {}),
+            **(stream.texts(options["program"] or own_program()) if stream else {}),
         }  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -164,6 +177,15 @@ def _archive_of(options: FileOptions) -> ArchiveConfig | None:
         options["archive_to"], config_folder, options["admin_role"], options["data_folder"],
         options["socket_directory"], options["archive_port"],
     )  # fmt: skip
+
+
+def _stream_of(options: FileOptions) -> StreamConfig | None:
+    folder, host, archive = options["stream_to"], options["stream_from"], _archive_of(options)
+    if folder is None and host is None:
+        return None
+    if folder is None or host is None or archive is None:
+        raise ValueError("--stream-to and --stream-from belong together, and need --archive-to.")
+    return StreamConfig(folder, host, options["archive_port"], archive.config_folder)
 
 
 def write_files(options: FileOptions, texts: dict[str, str]) -> None:

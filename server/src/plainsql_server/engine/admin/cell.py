@@ -6,6 +6,9 @@ TEMP_FILE_LIMIT = "1GB"
 # The role with which pg_rewind reads the primary's files to rejoin a former primary. It may do nothing else.
 REWIND_ROLE = "plainsql_rewind"
 
+# The role that a receiver of a cell's WAL logs in as, and its replication slot. It may do nothing else.
+STREAM_ROLE = "plainsql_stream"
+
 # The group of all roles that a data plane logs in as. A cell's pg_hba.conf admits the holder of a data plane's
 # certificate as members of this group only. The group has no privileges.
 TENANTS_ROLE = "plainsql_tenants"

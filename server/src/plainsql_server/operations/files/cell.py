@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 
-from plainsql_server.engine.admin.cell import TEMP_FILE_LIMIT, TENANTS_ROLE
+from plainsql_server.engine.admin.cell import STREAM_ROLE, TEMP_FILE_LIMIT, TENANTS_ROLE
 from plainsql_server.operations.files.placing import WRITTEN_BY
 from plainsql_server.operations.files.sizing import (
     GIB,
@@ -123,6 +123,8 @@ class CellConfig:
     memory_bytes: int | None = None
     """Memory of the cell's machine, from which the number of connections follows. None: the fewest of any cell."""
     others: Mapping[str, str] = field(default_factory=dict)
+    is_streamed: bool = False
+    """Whether another machine receives the WAL (`stream.py`)."""
 
     def settings(self) -> dict[str, str]:
         """Return every setting that differs from PostgreSQL's default, or must equal it."""
@@ -170,6 +172,9 @@ class CellConfig:
                 # The name must not be quoted: then the plus sign would be a part of it.
                 f"hostssl all +{TENANTS_ROLE} {network} trust clientcert=verify-ca",
             ]
+            if self.is_streamed:
+                # `all` doesn't stand for replication, so this role can log in to no database.
+                lines.append(f"hostssl replication {quoted_role(STREAM_ROLE)} {network} cert")
         return lines
 
     def pg_ident_conf(self, system_user: str = "postgres") -> str:

@@ -5,11 +5,15 @@ import ctypes
 import os
 import pwd
 import signal
-from asyncio.subprocess import Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Any
+
+from plainsql_server.core.errors import RequestError
+from plainsql_server.operations.programs import find_program, program_environment
 
 # PostgreSQL refuses to run as root. On a machine with a cell, its packages have made this user.
 SYSTEM_USER = "postgres"
+_OLDEST_MAJOR = 15
 _END_S = 10.0
 _LOG_KEPT = 8_000
 _ERRORS = ("FATAL:", "PANIC:", "ERROR:")
@@ -48,6 +52,18 @@ async def end(process: Process, how: signal.Signals) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
+
+
+async def asked_locally(query: str, dsn: str) -> str:
+    """What psql prints for a query, as the user who may log in locally. Raises RequestError if it fails."""
+    process = await asyncio.create_subprocess_exec(
+        find_program("psql", _OLDEST_MAJOR), "-XAt", "--no-password", "-c", query, dsn,
+        stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=program_environment(), cwd="/", **identity(),
+    )  # fmt: skip
+    output, errors = await process.communicate()
+    if process.returncode != 0:
+        raise RequestError("engine_unavailable", f"The cluster does not answer: {last_line(errors.decode())}")
+    return output.decode().strip()
 
 
 def last_line(output: str) -> str:

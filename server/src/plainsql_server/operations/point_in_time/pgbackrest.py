@@ -25,6 +25,8 @@ class Archive:
 
     config_folder: Path
     stanza: str = STANZA
+    received: Path | None = None
+    """A folder of WAL that was received and that the archive may lack (`received.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ is restored, and refuses what can't be reached.
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -111,6 +112,19 @@ async def file_archived_after(archive: Archive, point: datetime) -> str | None:
     near = [file for folder in folders[max(0, low - 1) : low + 1] for file in await files_of(folder)]
     later = [name for name, at in near if at + _SECOND > point]
     return later[0] if later else stored[-1]["max"]
+
+
+async def archived_among(archive: Archive, names: Collection[str]) -> set[str]:
+    """Which of these files of WAL are in the archive. Raises RequestError if it can't be read."""
+    folders = {name[:_FOLDER_LENGTH] for name in names}
+    found = set()
+    for stanza in await _asked(archive, "info") if names else []:
+        for stored in stanza.get("archive", []):
+            root, repository = f"archive/{archive.stanza}/{stored['id']}", stored["database"]["repo-key"]
+            for folder in sorted(folders & set(await _asked(archive, "repo-ls", root, f"--repo={repository}"))):
+                listed = await _asked(archive, "repo-ls", f"{root}/{folder}", f"--repo={repository}")
+                found |= {name[:_NAME_LENGTH] for name in listed if _FILE.match(name)}
+    return found & set(names)
 
 
 async def _archived_at(archive: Archive, stored: dict[str, Any]) -> datetime | None:
