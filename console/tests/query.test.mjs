@@ -304,6 +304,20 @@ test("a result of more rows than are shown says so, and all of it can be streame
   await page.getByRole("gridcell", { name: "row 5000", exact: true }).waitFor();
 });
 
+test("a copy and a chart have a limit of bytes, and say so", async () => {
+  await typeSql(page, "select n, repeat('x', 400000) as large from generate_series(1, 60) n");
+  await page.keyboard.press("Alt+Enter");
+  await page.locator(".summary[data-state=done]", { hasText: "60 rows" }).waitFor();
+  const text = await copied(page, async () => {
+    await page.getByRole("button", { name: "Copy", exact: true }).click();
+    await page.getByRole("menuitem", { name: "CSV", exact: true }).click();
+    await page.getByText("Copied the first 39 of 60 rows: a copy has at most 50,000 rows or 16.0 MB.").waitFor();
+  });
+  assert.equal(text.trimEnd().split("\n").length, 40);
+  await page.getByRole("button", { name: "Chart" }).click();
+  await page.getByText("Of 60 rows, the first 39: a chart has at most 20,000 rows or 16.0 MB.").waitFor();
+});
+
 test("a stream of large rows is stopped at a number of bytes, and an export streams all of it", async () => {
   // The same with less to send: the bound of the page is 256 MB.
   await page.evaluate(() => {

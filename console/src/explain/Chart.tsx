@@ -5,10 +5,11 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Row } from "../api/data.ts";
 import { useStore } from "../api/store.ts";
-import { count } from "../app/figures.ts";
+import { bytes, count, number } from "../app/figures.ts";
 import { theme } from "../app/theme.ts";
 import type { Shown } from "../editor/running.ts";
 import { cellText, isNumeric } from "../results/cells.ts";
+import { firstRows, TAKEN_BYTES_MAX } from "../results/rows.ts";
 import { type Guess, guess, histogram, isTime, KINDS, type Kind, valuesOf } from "./chart.ts";
 
 const ROWS_MAX = 20_000;
@@ -21,7 +22,7 @@ export const Chart = ({ result }: { result: Shown }) => {
   const [rows, setRows] = useState<Row[]>();
   useEffect(() => {
     let isCurrent = true;
-    result.rows.read(0, ROWS_MAX).then((read) => isCurrent && setRows(read));
+    firstRows(result.rows, ROWS_MAX, TAKEN_BYTES_MAX).then((read) => isCurrent && setRows(read));
     return () => {
       isCurrent = false;
     };
@@ -72,7 +73,12 @@ export const Chart = ({ result }: { result: Shown }) => {
             {name}
           </label>
         ))}
-        {result.rows.count > ROWS_MAX && <small>the first {count(ROWS_MAX, "row")}</small>}
+        {rows && result.rows.count > rows.length && (
+          <small role="status">
+            Of {number(result.rows.count)} rows, the first {number(rows.length)}: a chart has at most{" "}
+            {count(ROWS_MAX, "row")} or {bytes(TAKEN_BYTES_MAX)}.
+          </small>
+        )}
       </div>
       {rows && chosen.ys.length > 0 && <Plot rows={rows} result={result} chosen={chosen} />}
     </section>

@@ -4,7 +4,7 @@ import { lazy, Suspense, useEffect, useReducer, useRef, useState } from "react";
 import type { Notice, Outcome } from "../api/data.ts";
 import { indented, isJson } from "../api/exact.ts";
 import { Boundary } from "../app/Boundary.tsx";
-import { bytes, count, duration } from "../app/figures.ts";
+import { bytes, count, duration, number } from "../app/figures.ts";
 import { Button, Menu, TabList } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import type { Failed, Run, Shown } from "../editor/running.ts";
@@ -14,6 +14,7 @@ import { textOfValue } from "./cells.ts";
 import { save, saveAs } from "./export.ts";
 import { FORMATS, type Format, written } from "./formats.ts";
 import { type Cell, Grid } from "./Grid.tsx";
+import { firstRows, TAKEN_BYTES_MAX } from "./rows.ts";
 import { MAX_BYTES, type StreamedRows, streamToFile } from "./stream.ts";
 
 const Chart = lazy(async () => ({ default: (await import("../explain/Chart.tsx")).Chart }));
@@ -347,10 +348,10 @@ const CellView = ({ name, type, text, close }: { name: string; type: string; tex
   );
 };
 
-export const copyText = async (text: string): Promise<void> => {
+export const copyText = async (text: string, done = "Copied."): Promise<void> => {
   try {
     await navigator.clipboard.writeText(text);
-    toast("Copied.");
+    toast(done);
   } catch {
     toast("The browser did not allow copying.", "danger");
   }
@@ -369,9 +370,13 @@ const said = async (work: () => Promise<void>): Promise<void> => {
 
 const copy = (format: Format, result: Shown): Promise<void> =>
   said(async () => {
-    const rows = await result.rows.read(0, COPIED_MAX);
-    await copyText(written(format, shapeOf(result), rows));
-    if (result.rows.count > rows.length) toast(`The first ${rows.length} rows were copied. Export has no limit.`);
+    const rows = await firstRows(result.rows, COPIED_MAX, TAKEN_BYTES_MAX);
+    const done =
+      rows.length < result.rows.count
+        ? `Copied the first ${number(rows.length)} of ${count(result.rows.count, "row")}: a copy has at most` +
+          ` ${count(COPIED_MAX, "row")} or ${bytes(TAKEN_BYTES_MAX)}. Export has no limit.`
+        : undefined;
+    await copyText(written(format, shapeOf(result), rows), done);
   });
 
 const exported = (format: Format, result: Shown): Promise<void> =>
