@@ -213,17 +213,24 @@ test("what is typed while the formatter is being loaded is kept", async () => {
 });
 
 test("no list of completions opens over a menu", async () => {
-  await typeSql(page, "select 1 as one order by 1 desc");
-  await page.getByRole("button", { name: "More" }).click();
-  // Longer than the list takes to open.
-  await page.waitForTimeout(300);
-  assert.equal(await page.locator(".cm-tooltip-autocomplete").count(), 0);
-  await page.keyboard.press("Escape");
-  await page.getByLabel("SQL", { exact: true }).focus();
-  await page.keyboard.insertText(" ");
-  await page.keyboard.press("Control+Space");
-  await page.locator(".cm-tooltip-autocomplete").waitFor();
-  await page.keyboard.press("Escape");
+  const other = await openPage(browser);
+  await other.clock.install();
+  await signIn(other);
+  const list = other.locator(".cm-tooltip-autocomplete");
+  const type = () => typeSql(other, "select 1 as one order by 1 desc");
+  // It opens, and has what it offers: from now on, nothing but time is between a key and the list.
+  await type();
+  await other.clock.runFor(1_000);
+  await list.waitFor();
+  await other.keyboard.press("Escape");
+  // From here on, time passes only when it is told to.
+  await other.clock.pauseAt((await other.evaluate("Date.now()")) + 1_000);
+  await type();
+  await other.getByRole("button", { name: "More" }).click();
+  await other.getByRole("menu").waitFor();
+  await other.clock.runFor(60_000);
+  assert.equal(await list.count(), 0);
+  await other.context().close();
 });
 
 test("a name is completed as a name, whatever it is, and so are PostgreSQL's functions and one's own", async () => {
