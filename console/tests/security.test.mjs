@@ -106,6 +106,41 @@ test("so they are in names of columns, in errors, notices and the history", asyn
   await isUnharmed();
 });
 
+test("what turns text round, or is not seen, is marked in values, names, errors, previews and the history", async () => {
+  const turned = "\u202e\u2066;1=di erehw elbat morf eteled\u2069";
+  const shown = "U+202EU+2066;1=di erehw elbat morf eteledU+2069";
+  const unmarked = () => page.evaluate(() => /[\u202e\u2066\u2069]/.test(document.body.innerText));
+  await run(page, `select 1 as "a\u202eb", ${quoted(turned)} as v`);
+  await page.getByRole("gridcell", { name: shown }).waitFor();
+  await page.getByRole("columnheader", { name: "aU+202Eb" }).waitFor();
+  await page.getByRole("gridcell", { name: shown }).dblclick();
+  assert.equal(await page.locator(".cell-view pre").innerText(), shown);
+  await page.getByRole("button", { name: "Close", exact: true }).click();
+  await run(page, `select ${quoted(turned)}::int`);
+  await page.getByRole("alert").filter({ hasText: shown }).waitFor();
+  await page.getByRole("complementary", { name: "History" }).getByText(shown).first().waitFor();
+  assert.equal(await unmarked(), false);
+  const name = 'public."turned \u202e"';
+  await sql(`create table ${name} (id int primary key, v text default ${quoted(turned)})`);
+  await sql(`insert into ${name} values (1)`);
+  await page.getByRole("link", { name: "Tables" }).click();
+  await page.getByRole("button", { name: "turned U+202E" }).click();
+  await page.getByRole("gridcell", { name: shown }).click();
+  await page.getByRole("button", { name: "Delete row" }).click();
+  await page.getByRole("button", { name: "Review 1 change" }).click();
+  await page.locator(".preview").getByText(shown).waitFor();
+  assert.equal(await unmarked(), false);
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("1 change saved.").waitFor();
+  // What was sent is as it was.
+  assert.deepEqual(await sql(`select id from ${name}`), []);
+  await page.getByRole("tab", { name: "Structure" }).click();
+  await page.getByText(shown).waitFor();
+  assert.equal(await unmarked(), false);
+  await sql(`drop table ${name}`);
+  await page.getByRole("link", { name: "Query" }).click();
+});
+
 test("so they are in names of tables that are completed", async () => {
   await sql('create table "<img src=x onerror=window.pwned=1>" ("<script>window.pwned=1</script>" int)');
   let answer;

@@ -1,6 +1,6 @@
 /** The organization's databases: create, rename, make default, delete and restore. */
 
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import {
   changeDatabase,
   createDatabase,
@@ -11,7 +11,7 @@ import {
 } from "../api/control.ts";
 import { choose, loadDatabases, renamed } from "../app/databases.ts";
 import { bytes, moment } from "../app/figures.ts";
-import { Button, Dialog, Field, Menu, Problem, useLoaded, useWork } from "../app/parts.tsx";
+import { Button, Field, FormDialog, Menu, PageTable, Problem, useLoaded, useWork } from "../app/parts.tsx";
 import { go } from "../app/place.ts";
 import { toast } from "../app/toast.tsx";
 
@@ -19,6 +19,15 @@ type Asked = { what: "create" } | { what: "rename" | "delete"; database: Databas
 
 const GOOD = new Set(["ready"]);
 const BAD = new Set(["failed", "deleting", "deleted"]);
+
+const HEAD = [
+  "Name",
+  "State",
+  { text: "Size", isNumber: true },
+  "Created (UTC)",
+  "Id",
+  { text: "Actions", isFaint: true },
+];
 
 export const DatabasesPage = () => {
   const { value, error, again } = useLoaded(listDatabases, "databases");
@@ -61,48 +70,31 @@ export const DatabasesPage = () => {
       <Problem error={error ?? failed} />
       {value && shown.length === 0 && <p className="empty">There is no database yet. Create one to run SQL in it.</p>}
       {shown.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen
-        <div className="scroller" tabIndex={0} role="region" aria-label="Databases">
-          <table>
-            <thead>
-              <tr>
-                <th>Name</th>
-                <th>State</th>
-                <th className="number">Size</th>
-                <th>Created (UTC)</th>
-                <th>Id</th>
-                <th>
-                  <span className="faint">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((database) => (
-                <tr key={database.id}>
-                  <td>
-                    <b>{database.name}</b> {database.default && <span className="tag">default</span>}
-                  </td>
-                  <td>
-                    <span className={`tag ${GOOD.has(database.state) ? "good" : BAD.has(database.state) ? "bad" : ""}`}>
-                      {database.state}
-                    </span>{" "}
-                    {database.state === "deleting" && database.restorable_until && (
-                      <small>restorable until {moment(database.restorable_until)}</small>
-                    )}
-                  </td>
-                  <td className="number">{database.size_bytes === null ? "" : bytes(database.size_bytes)}</td>
-                  <td>{moment(database.created_at)}</td>
-                  <td>
-                    <code className="faint">{database.id}</code>
-                  </td>
-                  <td>
-                    <Menu label="Actions" describes={database.name} items={itemsOf(database)} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <PageTable label="Databases" head={HEAD}>
+          {shown.map((database) => (
+            <tr key={database.id}>
+              <td>
+                <b>{database.name}</b> {database.default && <span className="tag">default</span>}
+              </td>
+              <td>
+                <span className={`tag ${GOOD.has(database.state) ? "good" : BAD.has(database.state) ? "bad" : ""}`}>
+                  {database.state}
+                </span>{" "}
+                {database.state === "deleting" && database.restorable_until && (
+                  <small>restorable until {moment(database.restorable_until)}</small>
+                )}
+              </td>
+              <td className="number">{database.size_bytes === null ? "" : bytes(database.size_bytes)}</td>
+              <td>{moment(database.created_at)}</td>
+              <td>
+                <code className="faint">{database.id}</code>
+              </td>
+              <td>
+                <Menu label="Actions" describes={database.name} items={itemsOf(database)} />
+              </td>
+            </tr>
+          ))}
+        </PageTable>
       )}
       {asked?.what === "create" && (
         <NameDialog
@@ -162,78 +154,54 @@ interface NameProps {
 
 const NameDialog = ({ title, button, name, close, save }: NameProps) => {
   const [text, setText] = useState(name);
-  const { isBusy, error, work } = useWork();
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    work(async () => {
-      await save(text.trim());
-      close();
-    });
-  };
   return (
-    <Dialog title={title} close={close}>
-      <form className="page-form" onSubmit={submit}>
-        <Field label="Name" hint="Lower-case letters, digits, - and _; the first is a letter.">
-          <input
-            type="text"
-            value={text}
-            onChange={(event) => setText(event.target.value)}
-            pattern="[a-z][a-z0-9_\-]{0,62}"
-            spellCheck={false}
-            autoFocus
-            required
-          />
-        </Field>
-        <Problem error={error} />
-        <div className="buttons">
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="main" type="submit" disabled={isBusy || text === name}>
-            {button}
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <FormDialog title={title} button={button} isReady={text !== name} close={close} save={() => save(text.trim())}>
+      <Field label="Name" hint="Lower-case letters, digits, - and _; the first is a letter.">
+        <input
+          type="text"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+          pattern="[a-z][a-z0-9_\-]{0,62}"
+          spellCheck={false}
+          autoFocus
+          required
+        />
+      </Field>
+    </FormDialog>
   );
 };
 
 const DeleteDialog = ({ database, close, done }: { database: Database; close: () => void; done: () => void }) => {
   const [text, setText] = useState("");
-  const { isBusy, error, work } = useWork();
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    work(async () => {
-      const { restorable_until: until } = await deleteDatabase(database.id);
-      toast(
-        until
-          ? `${database.name} was deleted. It can be restored until ${moment(until)}.`
-          : `${database.name} was deleted.`,
-      );
-      done();
-      close();
-    });
+  const save = async () => {
+    const { restorable_until: until } = await deleteDatabase(database.id);
+    toast(
+      until
+        ? `${database.name} was deleted. It can be restored until ${moment(until)}.`
+        : `${database.name} was deleted.`,
+    );
+    done();
   };
   return (
-    <Dialog title={`Delete ${database.name}`} close={close}>
-      <form className="page-form" onSubmit={submit}>
-        <p>Requests to it fail from now on. It can be restored for a limited time, which is shown afterwards.</p>
-        <Field label={`Type ${database.name} to confirm`}>
-          <input
-            type="text"
-            value={text}
-            onChange={(event) => setText(event.target.value)}
-            spellCheck={false}
-            autoComplete="off"
-            autoFocus
-          />
-        </Field>
-        <Problem error={error} />
-        <div className="buttons">
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="danger" type="submit" disabled={isBusy || text !== database.name}>
-            Delete
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <FormDialog
+      title={`Delete ${database.name}`}
+      button="Delete"
+      kind="danger"
+      isReady={text === database.name}
+      close={close}
+      save={save}
+    >
+      <p>Requests to it fail from now on. It can be restored for a limited time, which is shown afterwards.</p>
+      <Field label={`Type ${database.name} to confirm`}>
+        <input
+          type="text"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+          spellCheck={false}
+          autoComplete="off"
+          autoFocus
+        />
+      </Field>
+    </FormDialog>
   );
 };

@@ -1,11 +1,11 @@
 /** API keys: create, rotate and revoke. A secret is shown once. */
 
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { createKey, type Key, listKeys, type NewKey, revokeKey, rotateKey } from "../api/control.ts";
 import { useStore } from "../api/store.ts";
 import { databases } from "../app/databases.ts";
 import { ago, moment } from "../app/figures.ts";
-import { Button, Dialog, Field, Menu, Problem, useLoaded, useWork } from "../app/parts.tsx";
+import { Button, Dialog, Field, FormDialog, Menu, PageTable, Problem, useLoaded } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import { copyText } from "../results/Results.tsx";
 
@@ -17,6 +17,17 @@ const SCOPES: readonly { scope: Scope; text: string }[] = [
 ];
 
 type Asked = { what: "create" } | { what: "rotate" | "revoke"; key: Key };
+
+const HEAD = [
+  "Name",
+  "Key",
+  "State",
+  "Scopes",
+  "Database",
+  "Last used",
+  "Expires (UTC)",
+  { text: "Actions", isFaint: true },
+];
 
 export const KeysPage = () => {
   const { value, error, again } = useLoaded(listKeys, "keys");
@@ -47,58 +58,39 @@ export const KeysPage = () => {
         <p className="empty">There is no key. Create one for each program that uses SQL.</p>
       )}
       {shown.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen
-        <div className="scroller" tabIndex={0} role="region" aria-label="Keys">
-          <table>
-            <thead>
-              <tr>
-                <th>Name</th>
-                <th>Key</th>
-                <th>State</th>
-                <th>Scopes</th>
-                <th>Database</th>
-                <th>Last used</th>
-                <th>Expires (UTC)</th>
-                <th>
-                  <span className="faint">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((key) => (
-                <tr key={key.id}>
-                  <td>
-                    <b>{key.name}</b>
-                  </td>
-                  <td>
-                    <code>
-                      {key.prefix}…{key.last_four}
-                    </code>
-                  </td>
-                  <td>
-                    <span className={key.state === "active" ? "tag good" : "tag bad"}>{key.state}</span>
-                  </td>
-                  <td>{key.scopes.join(", ")}</td>
-                  <td>{key.database ?? <span className="faint">all</span>}</td>
-                  <td>{key.last_used_at ? ago(Date.parse(key.last_used_at)) : <span className="faint">never</span>}</td>
-                  <td>{key.expires_at ? moment(key.expires_at) : <span className="faint">never</span>}</td>
-                  <td>
-                    {key.state === "active" && (
-                      <Menu
-                        label="Actions"
-                        describes={key.name}
-                        items={[
-                          { label: "Rotate…", act: () => ask({ what: "rotate", key }) },
-                          { label: "Revoke…", isDanger: true, act: () => ask({ what: "revoke", key }) },
-                        ]}
-                      />
-                    )}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <PageTable label="Keys" head={HEAD}>
+          {shown.map((key) => (
+            <tr key={key.id}>
+              <td>
+                <b>{key.name}</b>
+              </td>
+              <td>
+                <code>
+                  {key.prefix}…{key.last_four}
+                </code>
+              </td>
+              <td>
+                <span className={key.state === "active" ? "tag good" : "tag bad"}>{key.state}</span>
+              </td>
+              <td>{key.scopes.join(", ")}</td>
+              <td>{key.database ?? <span className="faint">all</span>}</td>
+              <td>{key.last_used_at ? ago(Date.parse(key.last_used_at)) : <span className="faint">never</span>}</td>
+              <td>{key.expires_at ? moment(key.expires_at) : <span className="faint">never</span>}</td>
+              <td>
+                {key.state === "active" && (
+                  <Menu
+                    label="Actions"
+                    describes={key.name}
+                    items={[
+                      { label: "Rotate…", act: () => ask({ what: "rotate", key }) },
+                      { label: "Revoke…", isDanger: true, act: () => ask({ what: "revoke", key }) },
+                    ]}
+                  />
+                )}
+              </td>
+            </tr>
+          ))}
+        </PageTable>
       )}
       {asked?.what === "create" && <CreateDialog close={close} show={show} />}
       {asked?.what === "rotate" && <RotateDialog held={asked.key} close={close} show={show} />}
@@ -127,119 +119,81 @@ const CreateDialog = ({ close, show }: { close: () => void; show: (key: NewKey) 
   const [database, setDatabase] = useState("");
   const [days, setDays] = useState("");
   const names = (useStore(databases) ?? []).filter(({ state }) => state === "ready");
-  const { isBusy, error, work } = useWork();
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    work(async () => {
-      const expiry = days ? new Date(Date.now() + Number(days) * 86_400_000).toISOString() : null;
-      show(await createKey({ name: name.trim(), scopes, database: database || null, expires_at: expiry }));
-      close();
-    });
+  const save = async () => {
+    const expiry = days ? new Date(Date.now() + Number(days) * 86_400_000).toISOString() : null;
+    const key = await createKey({ name: name.trim(), scopes, database: database || null, expires_at: expiry });
+    return () => show(key);
   };
   const toggle = (scope: Scope) =>
     setScopes(scopes.includes(scope) ? scopes.filter((each) => each !== scope) : [...scopes, scope]);
   return (
-    <Dialog title="Create key" close={close}>
-      <form className="page-form" onSubmit={submit}>
-        <Field label="Name" hint="For example, the program that will use it.">
-          <input type="text" value={name} onChange={(event) => setName(event.target.value)} autoFocus required />
-        </Field>
-        <fieldset className="checks">
-          <legend>Scopes</legend>
-          {SCOPES.map(({ scope, text }) => (
-            <label key={scope}>
-              <input type="checkbox" checked={scopes.includes(scope)} onChange={() => toggle(scope)} /> {text}
-            </label>
+    <FormDialog
+      title="Create key"
+      button="Create"
+      isReady={scopes.length > 0 && name.trim() !== ""}
+      close={close}
+      save={save}
+    >
+      <Field label="Name" hint="For example, the program that will use it.">
+        <input type="text" value={name} onChange={(event) => setName(event.target.value)} autoFocus required />
+      </Field>
+      <fieldset className="checks">
+        <legend>Scopes</legend>
+        {SCOPES.map(({ scope, text }) => (
+          <label key={scope}>
+            <input type="checkbox" checked={scopes.includes(scope)} onChange={() => toggle(scope)} /> {text}
+          </label>
+        ))}
+      </fieldset>
+      <Field label="Database">
+        <select value={database} onChange={(event) => setDatabase(event.target.value)}>
+          <option value="">all databases</option>
+          {names.map(({ id, name: each }) => (
+            <option key={id}>{each}</option>
           ))}
-        </fieldset>
-        <Field label="Database">
-          <select value={database} onChange={(event) => setDatabase(event.target.value)}>
-            <option value="">all databases</option>
-            {names.map(({ id, name: each }) => (
-              <option key={id}>{each}</option>
-            ))}
-          </select>
-        </Field>
-        <Field label="Expires after days" hint="Empty: never.">
-          <input type="number" min="1" max="3650" value={days} onChange={(event) => setDays(event.target.value)} />
-        </Field>
-        <Problem error={error} />
-        <div className="buttons">
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="main" type="submit" disabled={isBusy || scopes.length === 0 || !name.trim()}>
-            Create
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+        </select>
+      </Field>
+      <Field label="Expires after days" hint="Empty: never.">
+        <input type="number" min="1" max="3650" value={days} onChange={(event) => setDays(event.target.value)} />
+      </Field>
+    </FormDialog>
   );
 };
 
 const RotateDialog = ({ held, close, show }: { held: Key; close: () => void; show: (key: NewKey) => void }) => {
   const [hours, setHours] = useState("1");
-  const { isBusy, error, work } = useWork();
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    work(async () => {
-      show(await rotateKey(held.id, Math.round(Number(hours) * 3600)));
-      close();
-    });
+  const save = async () => {
+    const key = await rotateKey(held.id, Math.round(Number(hours) * 3600));
+    return () => show(key);
   };
   return (
-    <Dialog title={`Rotate ${held.name}`} close={close}>
-      <form className="page-form" onSubmit={submit}>
-        <p>
-          You get a new key with the same scopes. The old one keeps working for a while, so that you can replace it.
-        </p>
-        <Field label="The old key works for, in hours">
-          <input
-            type="number"
-            min="0"
-            max="720"
-            step="any"
-            value={hours}
-            onChange={(event) => setHours(event.target.value)}
-            autoFocus
-            required
-          />
-        </Field>
-        <Problem error={error} />
-        <div className="buttons">
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="main" type="submit" disabled={isBusy}>
-            Rotate
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <FormDialog title={`Rotate ${held.name}`} button="Rotate" close={close} save={save}>
+      <p>You get a new key with the same scopes. The old one keeps working for a while, so that you can replace it.</p>
+      <Field label="The old key works for, in hours">
+        <input
+          type="number"
+          min="0"
+          max="720"
+          step="any"
+          value={hours}
+          onChange={(event) => setHours(event.target.value)}
+          autoFocus
+          required
+        />
+      </Field>
+    </FormDialog>
   );
 };
 
 const RevokeDialog = ({ held, close, again }: { held: Key; close: () => void; again: () => void }) => {
-  const { isBusy, error, work } = useWork();
+  const save = async () => {
+    await revokeKey(held.id);
+    toast(`${held.name} was revoked.`);
+    again();
+  };
   return (
-    <Dialog title={`Revoke ${held.name}`} close={close}>
+    <FormDialog title={`Revoke ${held.name}`} button="Revoke" kind="danger" close={close} save={save}>
       <p>Programs that use it are refused at once, and its sessions end. This can't be undone.</p>
-      <Problem error={error} />
-      <div className="buttons">
-        <Button onClick={close} autoFocus>
-          Cancel
-        </Button>
-        <Button
-          kind="danger"
-          disabled={isBusy}
-          onClick={() =>
-            work(async () => {
-              await revokeKey(held.id);
-              toast(`${held.name} was revoked.`);
-              again();
-              close();
-            })
-          }
-        >
-          Revoke
-        </Button>
-      </div>
-    </Dialog>
+    </FormDialog>
   );
 };

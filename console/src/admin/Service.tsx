@@ -7,7 +7,7 @@ import { current } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
 import { database } from "../app/databases.ts";
 import { duration, number } from "../app/figures.ts";
-import { Button, Problem, useLoaded, useWork } from "../app/parts.tsx";
+import { Button, PageTable, Problem, useLoaded, useWork } from "../app/parts.tsx";
 
 export const ServicePage = () => {
   const data = useLoaded(dataHealth, "data");
@@ -87,47 +87,44 @@ const BenchTable = ({ ops }: { ops: Bench["ops"] }) => {
   const high = Math.ceil(Math.max(...logs));
   const at = (us: number | null) => `${((Math.log10(Math.max(1, us ?? 1)) - low) / Math.max(1, high - low)) * 100}%`;
   return (
-    // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen
-    <div className="scroller" tabIndex={0} role="region" aria-label="Results of the benchmark">
-      <table>
-        <thead>
-          <tr>
-            <th>Operation</th>
-            <th className="number">Per second</th>
-            <th className="number">Median</th>
-            <th className="number">99 %</th>
-            <th className="number">Errors</th>
-            <th>
-              Latency, from {duration(10 ** low / 1000)} to {duration(10 ** high / 1000)}
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {ops.map((each) => (
-            <tr key={each.name}>
-              <td>{each.name.replaceAll("_", " ")}</td>
-              <td className="number">{number(Math.round(each.ops_per_s))}</td>
-              <td className="number">{duration((each.p50_us ?? 0) / 1000)}</td>
-              <td className="number">{duration((each.p99_us ?? 0) / 1000)}</td>
-              <td className="number">{each.errors}</td>
-              <td>
-                <div className="whisker">
-                  <div
-                    className="whisker-range"
-                    style={{ left: at(each.min_us), right: `calc(100% - ${at(each.max_us)})` }}
-                  />
-                  <div
-                    className="whisker-box"
-                    style={{ left: at(each.p50_us), right: `calc(100% - ${at(each.p95_us)})` }}
-                  />
-                  <div className="whisker-mark" style={{ left: at(each.p99_us) }} />
-                </div>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <PageTable
+      label="Results of the benchmark"
+      head={[
+        "Operation",
+        { text: "Per second", isNumber: true },
+        { text: "Median", isNumber: true },
+        { text: "99 %", isNumber: true },
+        { text: "Errors", isNumber: true },
+        `Latency, from ${duration(10 ** low / 1000)} to ${duration(10 ** high / 1000)}`,
+      ]}
+    >
+      {ops.map((each) => (
+        <tr key={each.name}>
+          <td>{each.name.replaceAll("_", " ")}</td>
+          <td className="number">{number(Math.round(each.ops_per_s))}</td>
+          <td className="number">{duration((each.p50_us ?? 0) / 1000)}</td>
+          <td className="number">{duration((each.p99_us ?? 0) / 1000)}</td>
+          <td className="number">{each.errors}</td>
+          <td>
+            <div className="whisker">
+              <div
+                className="whisker-range"
+                style={{ left: at(each.min_us), right: `calc(100% - ${at(each.max_us)})` }}
+              />
+              <div
+                className="whisker-box"
+                style={{ left: at(each.p50_us), right: `calc(100% - ${at(each.p95_us)})` }}
+              />
+              <div className="whisker-mark" style={{ left: at(each.p99_us) }} />
+              <span className="unseen">
+                from {duration((each.min_us ?? 0) / 1000)} to {duration((each.max_us ?? 0) / 1000)}, 95 % within{" "}
+                {duration((each.p95_us ?? 0) / 1000)}
+              </span>
+            </div>
+          </td>
+        </tr>
+      ))}
+    </PageTable>
   );
 };
 
@@ -144,45 +141,40 @@ const CapabilitiesPart = () => {
       </div>
       <Problem error={error ?? failed} />
       {value && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen
-        <div className="scroller" tabIndex={0} role="region" aria-label="List of capabilities">
-          <table>
-            <tbody>
-              {Object.entries(value.capabilities).map(([each, { supported, description }]) => (
-                <tr key={each}>
-                  <td>
-                    <code>{each}</code>
-                  </td>
-                  <td>
-                    <span className={supported ? "tag good" : "tag bad"}>{supported ? "yes" : "no"}</span>
-                  </td>
-                  <td className="wide">{description}</td>
-                  <td className="number">
-                    {probes[each] && (
-                      <small>
-                        {probes[each].supported ? "works" : "does not work"}, {duration(probes[each].latency_us / 1000)}
-                      </small>
-                    )}
-                  </td>
-                  <td>
-                    <Button
-                      disabled={isBusy}
-                      aria-label={`Probe ${each}`}
-                      onClick={() =>
-                        work(async () => {
-                          const done = await probe(each, name);
-                          setProbes((before) => ({ ...before, [each]: done }));
-                        })
-                      }
-                    >
-                      Probe
-                    </Button>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <PageTable label="List of capabilities">
+          {Object.entries(value.capabilities).map(([each, { supported, description }]) => (
+            <tr key={each}>
+              <td>
+                <code>{each}</code>
+              </td>
+              <td>
+                <span className={supported ? "tag good" : "tag bad"}>{supported ? "yes" : "no"}</span>
+              </td>
+              <td className="wide">{description}</td>
+              <td className="number">
+                {probes[each] && (
+                  <small>
+                    {probes[each].supported ? "works" : "does not work"}, {duration(probes[each].latency_us / 1000)}
+                  </small>
+                )}
+              </td>
+              <td>
+                <Button
+                  disabled={isBusy}
+                  aria-label={`Probe ${each}`}
+                  onClick={() =>
+                    work(async () => {
+                      const done = await probe(each, name);
+                      setProbes((before) => ({ ...before, [each]: done }));
+                    })
+                  }
+                >
+                  Probe
+                </Button>
+              </td>
+            </tr>
+          ))}
+        </PageTable>
       )}
     </section>
   );

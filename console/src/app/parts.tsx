@@ -3,6 +3,7 @@
 import {
   type ButtonHTMLAttributes,
   type CSSProperties,
+  type FormEvent,
   type KeyboardEvent,
   type ReactNode,
   type Ref,
@@ -12,6 +13,7 @@ import {
   useState,
 } from "react";
 import { textOf } from "../api/requests.ts";
+import { Marked } from "./marked.tsx";
 
 interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
   ref?: Ref<HTMLButtonElement>;
@@ -48,6 +50,8 @@ const moveFocus = (
 
 interface TabListProps<T extends string> {
   label: string;
+  /** The id of what the tabs show, which has the attributes of `tabPanel`. */
+  panel: string;
   names: readonly T[];
   chosen: T;
   choose: (name: T) => void;
@@ -55,8 +59,15 @@ interface TabListProps<T extends string> {
   show?: (name: T) => ReactNode;
 }
 
+/** The attributes of the part that a list of tabs shows. */
+export const tabPanel = (id: string, chosen: number | string) => ({
+  id,
+  role: "tabpanel",
+  "aria-labelledby": `${id}-tab-${chosen}`,
+});
+
 /** Tabs of which one is chosen, by the arrow keys, too. */
-export const TabList = <T extends string>({ label, names, chosen, choose, show }: TabListProps<T>) => {
+export const TabList = <T extends string>({ label, panel, names, chosen, choose, show }: TabListProps<T>) => {
   const host = useRef<HTMLDivElement>(null);
   const move = (event: KeyboardEvent) => {
     const name = moveFocus(event, host.current, "tab", ["ArrowLeft", "ArrowRight"])?.dataset.name;
@@ -65,11 +76,13 @@ export const TabList = <T extends string>({ label, names, chosen, choose, show }
   };
   return (
     <div ref={host} className="tabs small" role="tablist" aria-label={label} onKeyDown={move}>
-      {names.map((name) => (
+      {names.map((name, i) => (
         <button
           key={name}
+          id={`${panel}-tab-${i}`}
           type="button"
           role="tab"
+          aria-controls={panel}
           className="tab"
           data-name={name}
           aria-selected={name === chosen}
@@ -206,6 +219,107 @@ export const Dialog = ({ title, close, isFirm = false, children }: DialogProps) 
   );
 };
 
+interface FormDialogProps {
+  title: string;
+  button: string;
+  kind?: "main" | "danger";
+  /** Whether what is in the form can be sent. */
+  isReady?: boolean;
+  close: () => void;
+  /** What the button does. It may fail, which is then said. A function that it returns is called after it is closed. */
+  save: () => unknown;
+  children: ReactNode;
+}
+
+/** A dialog with a form, which closes when what it does is done. */
+export const FormDialog = ({
+  title,
+  button,
+  kind = "main",
+  isReady = true,
+  close,
+  save,
+  children,
+}: FormDialogProps) => {
+  const { isBusy, error, work } = useWork();
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    work(async () => {
+      const next = await save();
+      close();
+      if (typeof next === "function") next();
+    });
+  };
+  return (
+    <Dialog title={title} close={close}>
+      <form className="page-form" onSubmit={submit}>
+        {children}
+        <Problem error={error} />
+        <div className="buttons">
+          <Button onClick={close}>Cancel</Button>
+          <Button kind={kind} type="submit" disabled={isBusy || !isReady}>
+            {button}
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
+};
+
+interface Heading {
+  text: string;
+  /** Whether numbers are below it. */
+  isNumber?: boolean;
+  isFaint?: boolean;
+}
+
+interface TableProps {
+  label: string;
+  head?: readonly (string | Heading)[];
+  children: ReactNode;
+}
+
+/** A table that scrolls on a narrow screen, by the keyboard, too. Its children are its rows. */
+export const PageTable = ({ label, head, children }: TableProps) => (
+  // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen
+  <div className="scroller" tabIndex={0} role="region" aria-label={label}>
+    <table>
+      {head && (
+        <thead>
+          <tr>
+            {head.map((each) => {
+              const { text, isNumber, isFaint }: Heading = typeof each === "string" ? { text: each } : each;
+              return (
+                <th key={text} className={isNumber ? "number" : undefined}>
+                  {isFaint ? <span className="faint">{text}</span> : text}
+                </th>
+              );
+            })}
+          </tr>
+        </thead>
+      )}
+      <tbody>{children}</tbody>
+    </table>
+  </div>
+);
+
+interface SearchProps {
+  label: string;
+  placeholder?: string;
+  value: string;
+  change: (text: string) => void;
+}
+
+export const Search = ({ label, placeholder = "Search", value, change }: SearchProps) => (
+  <input
+    type="search"
+    aria-label={label}
+    placeholder={placeholder}
+    value={value}
+    onChange={(event) => change(event.target.value)}
+  />
+);
+
 export const Field = ({ label, hint, children }: { label: string; hint?: ReactNode; children: ReactNode }) => (
   // biome-ignore lint/a11y/noLabelWithoutControl: the control is among the children
   <label className="field">
@@ -228,7 +342,7 @@ export const Problem = ({ error }: { error: unknown }) =>
   error !== undefined &&
   error !== null && (
     <p className="problem" role="alert">
-      {textOf(error)}
+      <Marked>{textOf(error)}</Marked>
     </p>
   );
 

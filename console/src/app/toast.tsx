@@ -1,6 +1,7 @@
 /** Short messages that go away by themselves. */
 
 import { store, useStore } from "../api/store.ts";
+import { Marked } from "./marked.tsx";
 
 interface Message {
   id: number;
@@ -23,7 +24,7 @@ export const Toasts = () => (
   <div className="toasts" role="status" aria-live="polite">
     {useStore(messages).map(({ id, text, kind }) => (
       <p key={id} className={`toast ${kind}`}>
-        {text}
+        <Marked>{text}</Marked>
       </p>
     ))}
   </div>

@@ -3,7 +3,8 @@
 import { useState } from "react";
 import { useStore } from "../api/store.ts";
 import { ago, duration } from "../app/figures.ts";
-import { Button, TabList, useWork } from "../app/parts.tsx";
+import { Marked } from "../app/marked.tsx";
+import { Button, Search, TabList, tabPanel, useWork } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import type { Drafts } from "./drafts.ts";
 import type { History } from "./history.ts";
@@ -35,75 +36,81 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
       onKeyDown={(event) => event.key === "Escape" && !event.defaultPrevented && close()}
     >
       <div className="bar">
-        <TabList label="Lists" names={LISTS} chosen={list} choose={setList} />
+        <TabList label="Lists" panel="history-list" names={LISTS} chosen={list} choose={setList} />
         <span className="spring" />
         <Button kind="icon" aria-label="Close the history" onClick={close}>
           ×
         </Button>
       </div>
-      <input
-        type="search"
-        aria-label="Search"
-        placeholder="Search"
-        value={text}
-        onChange={(event) => setText(event.target.value)}
-      />
-      <ul className="entries">
-        {list === "Run" &&
-          ran
-            .filter(({ sql }) => has(sql))
-            .map((each) => (
-              <li key={each.id ?? `${each.at} ${each.sql.length}`}>
-                <button type="button" onClick={() => open(each.sql)}>
-                  <code>{each.sql.slice(0, 240)}</code>
-                  <small>
-                    {isActive(each) ? "Running" : <b className={isGood(each) ? "good" : "bad"}>{wordsOf(each)}</b>} ·{" "}
-                    {each.end !== "sent" && `${duration(each.ms)} · `}
-                    {each.database || "default database"} · {ago(each.at)}
-                  </small>
-                  {each.effect === "unknown" && !isActive(each) && (
+      <Search label="Search" value={text} change={setText} />
+      <div className="tab-panel" {...tabPanel("history-list", LISTS.indexOf(list))}>
+        <ul className="entries">
+          {list === "Run" &&
+            ran
+              .filter(({ sql }) => has(sql))
+              .map((each) => (
+                <li key={each.id ?? `${each.at} ${each.sql.length}`}>
+                  <button type="button" onClick={() => open(each.sql)}>
+                    <code>
+                      <Marked>{each.sql.slice(0, 240)}</Marked>
+                    </code>
                     <small>
-                      Look at the data before you run it again.{each.key && ` Its idempotency key is ${each.key}.`}
+                      {isActive(each) ? "Running" : <b className={isGood(each) ? "good" : "bad"}>{wordsOf(each)}</b>} ·{" "}
+                      {each.end !== "sent" && `${duration(each.ms)} · `}
+                      {each.database || "default database"} · {ago(each.at)}
                     </small>
-                  )}
-                </button>
-                {each.effect === "unknown" && each.key && !isActive(each) && <Ask history={history} ran={each} />}
-              </li>
-            ))}
-        {list === "Saved" &&
-          saved
-            .filter(({ sql, name }) => has(sql + name))
-            .map((each) => (
-              <li key={each.name}>
-                <button type="button" onClick={() => open(each.sql)}>
-                  <b>{each.name}</b>
-                  <code>{each.sql.slice(0, 240)}</code>
-                </button>
-                <Button kind="icon" aria-label={`Delete ${each.name}`} onClick={() => history.forget(each.name)}>
-                  ×
-                </Button>
-              </li>
-            ))}
-        {list === "Closed" &&
-          drafts.closed
-            .filter(({ sql }) => has(sql))
-            .map((each) => (
-              <li key={each.id}>
-                <button type="button" onClick={() => drafts.reopen(each.id)}>
-                  <b>{each.title}</b>
-                  <code>{each.sql.slice(0, 240)}</code>
-                </button>
-              </li>
-            ))}
-      </ul>
-      {list === "Run" && ran.length === 0 && (
-        <p className="faint">What you run is listed here, in this browser only.</p>
-      )}
-      {list === "Saved" && saved.length === 0 && (
-        <p className="faint">Save a query with “Save query…” in the menu “More”.</p>
-      )}
-      {list === "Closed" && drafts.closed.length === 0 && <p className="faint">Tabs that you close are kept here.</p>}
-      {list === "Run" && ran.length > 0 && <Button onClick={() => history.clear()}>Clear</Button>}
+                    {each.effect === "unknown" && !isActive(each) && (
+                      <small>
+                        Look at the data before you run it again.{each.key && ` Its idempotency key is ${each.key}.`}
+                      </small>
+                    )}
+                  </button>
+                  {each.effect === "unknown" && each.key && !isActive(each) && <Ask history={history} ran={each} />}
+                </li>
+              ))}
+          {list === "Saved" &&
+            saved
+              .filter(({ sql, name }) => has(sql + name))
+              .map((each) => (
+                <li key={each.name}>
+                  <button type="button" onClick={() => open(each.sql)}>
+                    <b>
+                      <Marked>{each.name}</Marked>
+                    </b>
+                    <code>
+                      <Marked>{each.sql.slice(0, 240)}</Marked>
+                    </code>
+                  </button>
+                  <Button kind="icon" aria-label={`Delete ${each.name}`} onClick={() => history.forget(each.name)}>
+                    ×
+                  </Button>
+                </li>
+              ))}
+          {list === "Closed" &&
+            drafts.closed
+              .filter(({ sql }) => has(sql))
+              .map((each) => (
+                <li key={each.id}>
+                  <button type="button" onClick={() => drafts.reopen(each.id)}>
+                    <b>
+                      <Marked>{each.title}</Marked>
+                    </b>
+                    <code>
+                      <Marked>{each.sql.slice(0, 240)}</Marked>
+                    </code>
+                  </button>
+                </li>
+              ))}
+        </ul>
+        {list === "Run" && ran.length === 0 && (
+          <p className="faint">What you run is listed here, in this browser only.</p>
+        )}
+        {list === "Saved" && saved.length === 0 && (
+          <p className="faint">Save a query with “Save query…” in the menu “More”.</p>
+        )}
+        {list === "Closed" && drafts.closed.length === 0 && <p className="faint">Tabs that you close are kept here.</p>}
+        {list === "Run" && ran.length > 0 && <Button onClick={() => history.clear()}>Clear</Button>}
+      </div>
     </aside>
   );
 };

@@ -22,7 +22,7 @@ import { isRunning, type Mode, runs, type Shown, start, type Wanted } from "./ru
 import { SqlField } from "./SqlField.tsx";
 import { isIncomplete, linkTo, takeShared } from "./share.ts";
 import { type Found, paramCountOf, statementAt, statementsOf } from "./statements.ts";
-import { Tabs } from "./Tabs.tsx";
+import { queryPanel, Tabs } from "./Tabs.tsx";
 
 const useDrafts = (): Drafts => {
   const organization = current().organization.id;
@@ -235,6 +235,7 @@ export const QueryPage = () => {
           </p>
         )}
         <Split
+          panel={queryPanel(draft.id)}
           top={
             <SqlField
               id={draft.id}
@@ -297,8 +298,14 @@ const Clock = ({ from }: { from: number }) => {
 
 const SPLIT_KEY = "plainsql.split";
 
+interface SplitProps {
+  top: React.ReactNode;
+  bottom: React.ReactNode;
+  panel: ReturnType<typeof queryPanel>;
+}
+
 /** Two parts, one above the other, with a line between them that can be moved. */
-const Split = ({ top, bottom }: { top: React.ReactNode; bottom: React.ReactNode }) => {
+const Split = ({ top, bottom, panel }: SplitProps) => {
   const [percent, setPercent] = useState(Number(localStorage.getItem(SPLIT_KEY)) || 38);
   const host = useRef<HTMLDivElement>(null);
   const set = (next: number) => {
@@ -320,7 +327,7 @@ const Split = ({ top, bottom }: { top: React.ReactNode; bottom: React.ReactNode 
     addEventListener("pointerup", stop);
   };
   return (
-    <div className="split" ref={host}>
+    <div className="split" ref={host} {...panel}>
       <div className="split-top" style={{ flexBasis: `${percent}%` }}>
         {top}
       </div>

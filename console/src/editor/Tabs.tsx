@@ -2,9 +2,14 @@
 
 import { type KeyboardEvent, useState } from "react";
 import { flushSync } from "react-dom";
-import { Button } from "../app/parts.tsx";
+import { Button, tabPanel } from "../app/parts.tsx";
 import type { Drafts } from "./drafts.ts";
 import { forgetRun } from "./running.ts";
+
+const QUERY_PANEL = "query-panel";
+
+/** The attributes of what the tabs show. */
+export const queryPanel = (draft: string) => ({ ...tabPanel(QUERY_PANEL, ""), "aria-labelledby": `tab-${draft}` });
 
 export const Tabs = ({ drafts }: { drafts: Drafts }) => {
   const [renamed, rename] = useState("");
@@ -46,6 +51,7 @@ export const Tabs = ({ drafts }: { drafts: Drafts }) => {
               id={`tab-${id}`}
               type="button"
               role="tab"
+              aria-controls={QUERY_PANEL}
               className="tab"
               aria-selected={id === active}
               tabIndex={id === active ? 0 : -1}

@@ -1,6 +1,6 @@
 /** A quick chart of a result. uPlot draws it on a canvas. */
 
-import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
+import { useEffect, useId, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Row } from "../api/data.ts";
@@ -10,7 +10,7 @@ import { theme } from "../app/theme.ts";
 import type { Shown } from "../editor/running.ts";
 import { cellText, isNumeric } from "../results/cells.ts";
 import { firstRows, TAKEN_BYTES_MAX } from "../results/rows.ts";
-import { type Guess, guess, histogram, isTime, KINDS, type Kind, valuesOf } from "./chart.ts";
+import { type Guess, guess, histogram, isTime, KINDS, type Kind, summaryOf, valuesOf } from "./chart.ts";
 
 const ROWS_MAX = 20_000;
 const COLOURS = ["#3b7de0", "#d9622b", "#2b9a66", "#9a4fc4", "#b8860b", "#c2416b"];
@@ -100,13 +100,14 @@ const useColours = (): string => {
 
 const Plot = ({ rows, result: { columns, types }, chosen }: { rows: Row[]; result: Shown; chosen: Guess }) => {
   const host = useRef<HTMLDivElement>(null);
+  const id = useId();
   const colours = useColours();
   // biome-ignore lint/correctness/useExhaustiveDependencies: drawn again with other colours
   useEffect(() => {
     const element = host.current;
     if (!element) return;
     const style = getComputedStyle(element);
-    const [text, line] = [style.getPropertyValue("--soft"), style.getPropertyValue("--line")];
+    const [text, line] = [style.color, style.borderTopColor];
     const isHistogram = chosen.kind === "histogram";
     const data = isHistogram ? histogramData(rows, chosen, types) : seriesData(rows, chosen, types);
     const xType = types[chosen.x];
@@ -145,12 +146,18 @@ const Plot = ({ rows, result: { columns, types }, chosen }: { rows: Row[]; resul
     };
   }, [rows, columns, types, chosen, colours]);
   return (
-    <div
-      ref={host}
-      className="plot"
-      role="img"
-      aria-label={`${chosen.kind} chart of ${chosen.ys.map((i) => columns[i]).join(", ")}`}
-    />
+    <>
+      <div
+        ref={host}
+        className="plot"
+        role="img"
+        aria-label={`${chosen.kind} chart of ${chosen.ys.map((i) => columns[i]).join(", ")}`}
+        aria-describedby={id}
+      />
+      <p id={id} className="unseen">
+        {summaryOf(rows, columns, types, chosen)}
+      </p>
+    </>
   );
 };
 

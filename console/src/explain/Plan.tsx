@@ -1,6 +1,7 @@
 /** A plan as a tree, with a bar for the time of each node and one for how its rows compare with the estimate. */
 
 import { duration, number } from "../app/figures.ts";
+import { Marked } from "../app/marked.tsx";
 import { type Explained, nodesOf } from "./plan.ts";
 
 export const Plan = ({ explained, isRehearsed }: { explained: Explained; isRehearsed: boolean }) => {
@@ -22,7 +23,9 @@ export const Plan = ({ explained, isRehearsed }: { explained: Explained; isRehea
             <div className="plan-what" style={{ paddingLeft: node.depth * 16 }}>
               <b>{node.title}</b> {node.isWorst && <span className="tag bad">takes most time</span>}
               {node.details.map((each) => (
-                <small key={each}>{each}</small>
+                <small key={each}>
+                  <Marked>{each}</Marked>
+                </small>
               ))}
               {node.hints.map((each) => (
                 <p key={each} className="plan-hint">

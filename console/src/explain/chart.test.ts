@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { guess, histogram, valuesOf } from "./chart.ts";
+import { guess, histogram, summaryOf, valuesOf } from "./chart.ts";
 
 it("guesses what is drawn", () => {
   expect(guess(["text", "jsonb"])).toBeUndefined();
@@ -22,4 +22,18 @@ it("counts every value once", () => {
   expect(xs).toEqual([1, 3, 5, 7, 9]);
   expect(histogram([4, 4]).counts).toEqual([2]);
   expect(histogram([]).counts).toEqual([]);
+});
+
+it("says in words what a chart shows", () => {
+  const rows = [
+    ["2026-01-01", "5", 1.25],
+    ["2026-01-02", null, 1.25],
+    ["2026-01-03", "12345", 1.25],
+  ];
+  const types = ["date", "int8", "float8"];
+  const columns = ["day", "total", "rate"];
+  expect(summaryOf(rows, columns, types, { kind: "line", x: 0, ys: [1, 2] })).toBe(
+    "total: 2 values, from 5 to 12,345. rate: 3 values, all 1.25. By day, 2026-01-01 in the first row and 2026-01-03 in the last.",
+  );
+  expect(summaryOf([], columns, types, { kind: "histogram", x: 0, ys: [1] })).toBe("total: 0 values.");
 });

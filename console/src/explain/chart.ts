@@ -1,7 +1,7 @@
 /** Finds out what of a result can be drawn, and computes what is drawn. */
 
 import type { Row } from "../api/data.ts";
-import { isNumeric } from "../results/cells.ts";
+import { cellText, isNumeric } from "../results/cells.ts";
 
 export type Kind = "line" | "bar" | "scatter" | "histogram";
 
@@ -55,4 +55,32 @@ export const histogram = (values: readonly (number | null)[], parts = 30): { xs:
     counts[part] = (counts[part] ?? 0) + 1;
   }
   return { xs: counts.map((_, i) => low + (i + 0.5) * width), counts };
+};
+
+const figure = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+
+const rangeOf = (values: readonly number[]): string => {
+  const low = values.reduce((a, b) => Math.min(a, b));
+  const high = values.reduce((a, b) => Math.max(a, b));
+  return low === high ? `all ${figure.format(low)}` : `from ${figure.format(low)} to ${figure.format(high)}`;
+};
+
+/** What a chart shows, in words, for those who don't see it. */
+export const summaryOf = (
+  rows: readonly Row[],
+  columns: readonly string[],
+  types: readonly string[],
+  { kind, x, ys }: Guess,
+): string => {
+  const series = ys.map((column) => {
+    const values = valuesOf(rows, column, types[column]).filter((value) => value !== null);
+    const range = values.length ? `, ${rangeOf(values)}` : "";
+    return `${columns[column]}: ${values.length} ${values.length === 1 ? "value" : "values"}${range}.`;
+  });
+  const ends = [rows[0], rows.at(-1)].map((row) => cellText(row?.[x] ?? null, types[x]));
+  const by =
+    kind === "histogram" || rows.length === 0
+      ? []
+      : [`By ${columns[x]}, ${ends[0]} in the first row and ${ends[1]} in the last.`];
+  return [...series, ...by].join(" ");
 };

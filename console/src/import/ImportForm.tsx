@@ -3,7 +3,7 @@
 import { type DragEvent, type FormEvent, useId, useMemo, useState } from "react";
 import type { Table } from "../api/data.ts";
 import { bytes } from "../app/figures.ts";
-import { Button, Field, Problem, Suggestions, useWork } from "../app/parts.tsx";
+import { Button, Field, PageTable, Problem, Suggestions, useWork } from "../app/parts.tsx";
 import { TYPES } from "../schema/create.ts";
 import { DELIMITERS, type Delimiter } from "./csv.ts";
 import { CsvImport, currentImport } from "./importing.ts";
@@ -163,79 +163,66 @@ const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample
       </div>
       <Suggestions id={`${ids}schemas`} of={schemas} />
       <Suggestions id={`${ids}types`} of={TYPES} />
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen */}
-      <div className="scroller" tabIndex={0} role="region" aria-label="Columns">
-        <table>
-          <thead>
-            <tr>
-              <th>Field</th>
-              <th>First values</th>
-              <th>Column</th>
-              <th>Type</th>
+      <PageTable label="Columns" head={["Field", "First values", "Column", "Type"]}>
+        {sampled.fields.map((field, i) => {
+          const column = columns.find(({ index }) => index === i);
+          return (
+            // biome-ignore lint/suspicious/noArrayIndexKey: a field is its place
+            <tr key={i}>
+              <td>{field.label}</td>
+              <td className="import-values">
+                <code>{field.values.filter(Boolean).join(" · ")}</code>
+              </td>
+              <td>
+                {existing ? (
+                  <select
+                    aria-label={`Column of field ${i + 1}`}
+                    value={column?.name ?? NEW}
+                    onChange={(event) => change(i, { column: event.target.value })}
+                  >
+                    <option value={NEW}>(not imported)</option>
+                    {columnsOf(existing).map((each) => (
+                      <option key={each.name}>{each.name}</option>
+                    ))}
+                  </select>
+                ) : (
+                  <span className="import-name">
+                    <input
+                      type="checkbox"
+                      aria-label={`Import field ${i + 1}`}
+                      checked={Boolean(column)}
+                      onChange={(event) => change(i, { isLeftOut: !event.target.checked })}
+                    />
+                    <input
+                      type="text"
+                      aria-label={`Column of field ${i + 1}`}
+                      disabled={!column}
+                      value={changes[i]?.name ?? field.name}
+                      onChange={(event) => change(i, { name: event.target.value })}
+                      spellCheck={false}
+                    />
+                  </span>
+                )}
+              </td>
+              <td>
+                {existing ? (
+                  <code>{column?.type}</code>
+                ) : (
+                  <input
+                    type="text"
+                    aria-label={`Type of field ${i + 1}`}
+                    list={`${ids}types`}
+                    disabled={!column}
+                    value={changes[i]?.type ?? field.type}
+                    onChange={(event) => change(i, { type: event.target.value })}
+                    spellCheck={false}
+                  />
+                )}
+              </td>
             </tr>
-          </thead>
-          <tbody>
-            {sampled.fields.map((field, i) => {
-              const column = columns.find(({ index }) => index === i);
-              return (
-                // biome-ignore lint/suspicious/noArrayIndexKey: a field is its place
-                <tr key={i}>
-                  <td>{field.label}</td>
-                  <td className="import-values">
-                    <code>{field.values.filter(Boolean).join(" · ")}</code>
-                  </td>
-                  <td>
-                    {existing ? (
-                      <select
-                        aria-label={`Column of field ${i + 1}`}
-                        value={column?.name ?? NEW}
-                        onChange={(event) => change(i, { column: event.target.value })}
-                      >
-                        <option value={NEW}>(not imported)</option>
-                        {columnsOf(existing).map((each) => (
-                          <option key={each.name}>{each.name}</option>
-                        ))}
-                      </select>
-                    ) : (
-                      <span className="import-name">
-                        <input
-                          type="checkbox"
-                          aria-label={`Import field ${i + 1}`}
-                          checked={Boolean(column)}
-                          onChange={(event) => change(i, { isLeftOut: !event.target.checked })}
-                        />
-                        <input
-                          type="text"
-                          aria-label={`Column of field ${i + 1}`}
-                          disabled={!column}
-                          value={changes[i]?.name ?? field.name}
-                          onChange={(event) => change(i, { name: event.target.value })}
-                          spellCheck={false}
-                        />
-                      </span>
-                    )}
-                  </td>
-                  <td>
-                    {existing ? (
-                      <code>{column?.type}</code>
-                    ) : (
-                      <input
-                        type="text"
-                        aria-label={`Type of field ${i + 1}`}
-                        list={`${ids}types`}
-                        disabled={!column}
-                        value={changes[i]?.type ?? field.type}
-                        onChange={(event) => change(i, { type: event.target.value })}
-                        spellCheck={false}
-                      />
-                    )}
-                  </td>
-                </tr>
-              );
-            })}
-          </tbody>
-        </table>
-      </div>
+          );
+        })}
+      </PageTable>
       <Problem error={sampled.error ?? error} />
       <p className="faint">
         All rows are imported, or none. Each is imported once, even if a response is lost on the way.

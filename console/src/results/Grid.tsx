@@ -18,6 +18,7 @@ import {
   useState,
 } from "react";
 import type { Row } from "../api/data.ts";
+import { Marked, marked } from "../app/marked.tsx";
 import { cellText, isNumeric, widthsOf } from "./cells.ts";
 import type { Rows } from "./rows.ts";
 
@@ -36,7 +37,7 @@ interface Props {
   types: readonly string[];
   rows: Rows;
   label: string;
-  /** Called when a cell is opened, by Enter or a double click. */
+  /** Called when a cell is opened, by Enter or a double click, which selects it before. */
   open?: (cell: Cell) => void;
   selected?: Cell | null;
   /** Gets the element that takes the focus. */
@@ -179,25 +180,32 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
       aria-colcount={columns.length + 1}
       tabIndex={0}
       aria-activedescendant={
-        selected && selected.row >= first && selected.row < last ? idOf(id, selected.row, selected.column) : undefined
+        // Only a cell that is there can be named.
+        selected && selected.row >= first && selected.row < last && shown.includes(selected.column)
+          ? idOf(id, selected.row, selected.column)
+          : undefined
       }
       onKeyDown={move}
       onFocus={() => selected || (rows.count > 0 && columns.length > 0 && select?.({ row: 0, column: 0 }))}
       onScroll={({ currentTarget: { scrollTop, scrollLeft } }) => setScroll({ top: scrollTop, left: scrollLeft })}
     >
       <div className="grid-head" role="row" aria-rowindex={1} style={{ width: totalPx }}>
-        <span className="grid-number" role="columnheader" style={{ width: numberPx }}>
+        <span className="grid-number" role="columnheader" aria-colindex={1} style={{ width: numberPx }}>
           #
         </span>
         {shown.map((i) => (
           <span
             key={i}
             role="columnheader"
+            aria-colindex={i + 2}
             className={isNumeric(types[i]) ? "grid-name number" : "grid-name"}
             style={{ left: lefts[i], width: widthOf(i) }}
-            title={`${columns[i]} ${types[i] ?? ""}`}
+            title={marked(`${columns[i]} ${types[i] ?? ""}`)}
           >
-            <b>{columns[i]}</b> <small>{types[i]}</small>
+            <b>
+              <Marked>{columns[i] ?? ""}</Marked>
+            </b>{" "}
+            <small>{types[i]}</small>
             {head?.(i)}
             <i className="grid-resize" onPointerDown={(event) => resize(event, i)} />
           </span>
@@ -259,7 +267,7 @@ const GridRow = memo(({ at, row, layout, selected, select, open, classOf }: RowP
   const { id, types, shown, lefts, widths, numberPx, totalPx } = layout;
   return (
     <div className="grid-row" role="row" aria-rowindex={at + 2} style={{ width: totalPx }}>
-      <span className="grid-number" role="rowheader" style={{ width: numberPx }}>
+      <span className="grid-number" role="rowheader" aria-colindex={1} style={{ width: numberPx }}>
         {at + 1}
       </span>
       {shown.map((i) => (
@@ -267,13 +275,17 @@ const GridRow = memo(({ at, row, layout, selected, select, open, classOf }: RowP
           key={i}
           id={idOf(id, at, i)}
           role="gridcell"
+          aria-colindex={i + 2}
           aria-selected={selected === i}
           className={`grid-cell ${isNumeric(types[i]) ? "number" : ""} ${classOf?.({ row: at, column: i }) ?? ""}`}
           style={{ left: lefts[i], width: widths[i] }}
           onClick={() => select?.({ row: at, column: i })}
-          onDoubleClick={() => open?.({ row: at, column: i })}
+          onDoubleClick={() => {
+            select?.({ row: at, column: i });
+            open?.({ row: at, column: i });
+          }}
         >
-          {row === undefined ? "" : row[i] === null ? <em>NULL</em> : cellText(row[i], types[i])}
+          {row === undefined ? "" : row[i] === null ? <em>NULL</em> : <Marked>{cellText(row[i], types[i])}</Marked>}
         </span>
       ))}
     </div>

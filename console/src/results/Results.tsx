@@ -5,7 +5,8 @@ import type { Notice, Outcome } from "../api/data.ts";
 import { indented, isJson } from "../api/exact.ts";
 import { Boundary } from "../app/Boundary.tsx";
 import { bytes, count, duration, number } from "../app/figures.ts";
-import { Button, Menu, TabList } from "../app/parts.tsx";
+import { Marked } from "../app/marked.tsx";
+import { Button, Menu, TabList, tabPanel } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import type { Failed, Run, Shown } from "../editor/running.ts";
 import { tableOf } from "../editor/statements.ts";
@@ -24,6 +25,8 @@ const PRETTY_MAX = 200_000;
 // More than this does not belong on a clipboard.
 const COPIED_MAX = 50_000;
 
+const PANEL = "result";
+
 interface Props {
   run: Run | undefined;
   streamAll: (result: Shown) => void;
@@ -40,6 +43,7 @@ export const Results = ({ run, streamAll }: Props) => {
       {run.results.length > 1 && (
         <TabList
           label="Results of the statements"
+          panel={PANEL}
           names={run.results.map(({ key }) => key)}
           chosen={result?.key ?? ""}
           choose={(key) => choose(run.results.findIndex((each) => each.key === key))}
@@ -51,12 +55,14 @@ export const Results = ({ run, streamAll }: Props) => {
       {run.mode === "rehearsal" && run.results.length > 0 && (
         <p className="note">Rehearsed: everything was rolled back, and nothing has changed.</p>
       )}
-      {result && (
-        <Boundary key={result.key} what="This result">
-          <Result run={run} result={result} streamAll={streamAll} />
-        </Boundary>
-      )}
       {!run.failed && (!result || run.wasCancelled) && <State run={run} />}
+      {result && (
+        <div className="tab-panel" {...(run.results.length > 1 && tabPanel(PANEL, run.results.indexOf(result)))}>
+          <Boundary key={result.key} what="This result">
+            <Result run={run} result={result} streamAll={streamAll} />
+          </Boundary>
+        </div>
+      )}
     </section>
   );
 };
@@ -97,10 +103,18 @@ export const stateOf = ({ endedAt, isEnding, wasCancelled, outcome, mode }: Run)
 export const Failure = ({ failed: { message, error, sql } }: { failed: Failed }) => (
   <div className="failure" role="alert">
     <p>
-      <b>{message}</b>
+      <b>
+        <Marked>{message}</Marked>
+      </b>
     </p>
-    {error?.detail && <p>{error.detail}</p>}
-    {error?.hint && <p>{error.hint}</p>}
+    {[error?.detail, error?.hint].map(
+      (each) =>
+        each && (
+          <p key={each}>
+            <Marked>{each}</Marked>
+          </p>
+        ),
+    )}
     {error && (
       <p className="facts">
         <code>{error.code}</code>
@@ -112,7 +126,11 @@ export const Failure = ({ failed: { message, error, sql } }: { failed: Failed })
         {error.requestId && <span className="faint">{error.requestId}</span>}
       </p>
     )}
-    {error?.statementIndex !== undefined && <pre className="excerpt">{sql.slice(0, 300)}</pre>}
+    {error?.statementIndex !== undefined && (
+      <pre className="excerpt">
+        <Marked>{sql.slice(0, 300)}</Marked>
+      </pre>
+    )}
   </div>
 );
 
@@ -239,10 +257,7 @@ const Result = ({ run, result, streamAll }: ResultProps) => {
           selected={cell}
           select={select}
           focus={grid}
-          open={(opened) => {
-            select(opened);
-            setOpen(true);
-          }}
+          open={() => setOpen(true)}
         />
       ) : (
         <p className="state">
@@ -317,7 +332,7 @@ const Notices = ({ notices, label = "Notices" }: { notices: readonly Notice[]; l
       {notices.map((each, i) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: they never change
         <li key={i}>
-          <b>{each.severity}</b> {each.message} {each.detail} {each.hint}
+          <b>{each.severity}</b> <Marked>{[each.message, each.detail, each.hint].filter(Boolean).join(" ")}</Marked>
         </li>
       ))}
     </ul>
@@ -335,14 +350,17 @@ const CellView = ({ name, type, text, close }: { name: string; type: string; tex
       onKeyDown={(event) => event.key === "Escape" && close()}
     >
       <div className="bar">
-        <b>{name}</b> <small>{type}</small>
+        <b>
+          <Marked>{name}</Marked>
+        </b>{" "}
+        <small>{type}</small>
         <span className="spring" />
         <Button onClick={() => copyText(text)}>Copy</Button>
         <Button onClick={close}>Close</Button>
       </div>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
       <pre tabIndex={0} ref={value}>
-        {pretty}
+        <Marked>{pretty}</Marked>
       </pre>
     </aside>
   );

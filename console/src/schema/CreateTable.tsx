@@ -4,6 +4,7 @@ import { type FormEvent, useId, useMemo, useState } from "react";
 import { runTransaction } from "../api/data.ts";
 import { textOf } from "../api/requests.ts";
 import { useUnsaved } from "../app/leaving.ts";
+import { Marked } from "../app/marked.tsx";
 import { Button, Field, Problem, Suggestions, useWork } from "../app/parts.tsx";
 import {
   createStatement,
@@ -197,7 +198,7 @@ export const CreateTable = ({ database, schemas, close, created }: Props) => {
       <h2>SQL</h2>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
       <pre className="preview" tabIndex={0} role="region" aria-label="SQL of the table">
-        {`${statement.sql};`}
+        <Marked>{`${statement.sql};`}</Marked>
       </pre>
       <Problem error={error} />
       <div className="page-head">

@@ -28,7 +28,7 @@ import {
 } from "react";
 import { run } from "../api/data.ts";
 import { count, number } from "../app/figures.ts";
-import { Button, Problem, TabList, useLoaded } from "../app/parts.tsx";
+import { Button, Problem, Search, TabList, tabPanel, useLoaded } from "../app/parts.tsx";
 import { go } from "../app/place.ts";
 import {
   type DiagramTable,
@@ -86,18 +86,12 @@ export const Diagram = ({ database }: { database: string }) => {
     <ReactFlowProvider>
       <div className="bar table-head diagram-bar">
         <h1>Foreign keys</h1>
-        <TabList label="View" names={VIEWS} chosen={view} choose={setView} />
+        <TabList label="View" panel="diagram-view" names={VIEWS} chosen={view} choose={setView} />
         <small role="status">
           {whole && (filter.trim() ? matchText(matched.size, tables.length - matched.size) : countText(whole))}
         </small>
         <span className="spring" />
-        <input
-          type="search"
-          aria-label="Filter the diagram"
-          placeholder="Filter by name"
-          value={text}
-          onChange={(event) => setText(event.target.value)}
-        />
+        <Search label="Filter the diagram" placeholder="Filter by name" value={text} change={setText} />
         <Button onClick={again}>Reload</Button>
       </div>
       <Problem error={error} />
@@ -114,8 +108,10 @@ export const Diagram = ({ database }: { database: string }) => {
       )}
       {!whole && !error && <p className="state">Loading…</p>}
       {isEmpty && <p className="state">There is no table in this database yet.</p>}
-      {schema && !isEmpty && view === "Diagram" && <Canvas tables={tables} matched={matched} />}
-      {schema && !isEmpty && view === "List" && <References tables={tables} matched={matched} />}
+      <div className="tab-panel" {...tabPanel("diagram-view", VIEWS.indexOf(view))}>
+        {schema && !isEmpty && view === "Diagram" && <Canvas tables={tables} matched={matched} />}
+        {schema && !isEmpty && view === "List" && <References tables={tables} matched={matched} />}
+      </div>
     </ReactFlowProvider>
   );
 };

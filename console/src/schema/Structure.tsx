@@ -1,52 +1,48 @@
 /** The structure of a table: columns, indexes and foreign keys. */
 
 import type { Table } from "../api/data.ts";
+import { Marked } from "../app/marked.tsx";
+import { PageTable } from "../app/parts.tsx";
 
 export const Structure = ({ table }: { table: Table }) => (
   // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls
   <div className="page structure" tabIndex={0} role="region" aria-label="Structure">
     <h2>Columns</h2>
-    {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen */}
-    <div className="scroller" tabIndex={0} role="region" aria-label="Columns">
-      <table>
-        <thead>
-          <tr>
-            <th>Name</th>
-            <th>Type</th>
-            <th>Null</th>
-            <th>Default</th>
-          </tr>
-        </thead>
-        <tbody>
-          {(table.columns ?? []).map((column) => (
-            <tr key={column.name}>
-              <td>
-                <b>{column.name}</b> {column.primary_key && <span className="tag">key</span>}
-              </td>
-              <td>
-                <code>{column.type}</code>
-              </td>
-              <td>{column.nullable ? "yes" : "no"}</td>
-              <td className="wide">
-                <code>
-                  {column.generated
-                    ? `generated: ${column.generated}`
-                    : column.identity
-                      ? `identity, ${column.identity}`
-                      : (column.default ?? "")}
-                </code>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <PageTable label="Columns" head={["Name", "Type", "Null", "Default"]}>
+      {(table.columns ?? []).map((column) => (
+        <tr key={column.name}>
+          <td>
+            <b>
+              <Marked>{column.name}</Marked>
+            </b>{" "}
+            {column.primary_key && <span className="tag">key</span>}
+          </td>
+          <td>
+            <code>{column.type}</code>
+          </td>
+          <td>{column.nullable ? "yes" : "no"}</td>
+          <td className="wide">
+            <code>
+              <Marked>
+                {column.generated
+                  ? `generated: ${column.generated}`
+                  : column.identity
+                    ? `identity, ${column.identity}`
+                    : (column.default ?? "")}
+              </Marked>
+            </code>
+          </td>
+        </tr>
+      ))}
+    </PageTable>
     <h2>Indexes</h2>
     {(table.indexes ?? []).length === 0 && <p className="empty">It has no index.</p>}
     <ul className="definitions">
       {(table.indexes ?? []).map((index) => (
         <li key={index.name}>
-          <code>{index.definition}</code>
+          <code>
+            <Marked>{index.definition}</Marked>
+          </code>
         </li>
       ))}
     </ul>

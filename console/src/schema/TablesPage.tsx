@@ -8,7 +8,8 @@ import { completionsOf } from "../app/catalog.ts";
 import { choose, database, useGone } from "../app/databases.ts";
 import { bytes, number } from "../app/figures.ts";
 import { mayLeave } from "../app/leaving.ts";
-import { Button, Problem, useLoaded } from "../app/parts.tsx";
+import { Marked } from "../app/marked.tsx";
+import { Button, Problem, Search, TabList, tabPanel, useLoaded } from "../app/parts.tsx";
 import { go, place } from "../app/place.ts";
 import { toast } from "../app/toast.tsx";
 import { CreateTable } from "./CreateTable.tsx";
@@ -28,13 +29,15 @@ const OTHERS = [NEW, IMPORT, DIAGRAM];
 const Diagram = lazy(async () => ({ default: (await import("./Diagram.tsx")).Diagram }));
 const ImportPage = lazy(async () => ({ default: (await import("../import/ImportPage.tsx")).ImportPage }));
 
+const PARTS = ["Rows", "Structure"] as const;
+
 export const TablesPage = () => {
   const name = useStore(database);
   const gone = useGone();
   const { rest } = useStore(place);
   const { value, error, isLoading, again } = useLoaded(() => listTables(name, "full"), name);
   const [text, setText] = useState("");
-  const [part, setPart] = useState<"Rows" | "Structure">("Rows");
+  const [part, setPart] = useState<(typeof PARTS)[number]>("Rows");
   const shown = (value ?? []).filter((table) => labelOf(table).toLowerCase().includes(text.toLowerCase()));
   // The first one if the address has none. Another one than it names would be taken for that.
   const chosen = rest ? value?.find((table) => idOf(table) === rest) : value?.[0];
@@ -59,13 +62,7 @@ export const TablesPage = () => {
   return (
     <div className="tables">
       <aside className="table-list" aria-label="Tables">
-        <input
-          type="search"
-          aria-label="Search for a table"
-          placeholder="Search"
-          value={text}
-          onChange={(event) => setText(event.target.value)}
-        />
+        <Search label="Search for a table" value={text} change={setText} />
         <div className="table-commands">
           <Button aria-pressed={rest === DIAGRAM} onClick={() => go("tables", DIAGRAM)}>
             Diagram
@@ -85,7 +82,9 @@ export const TablesPage = () => {
           {shown.map((table) => (
             <li key={idOf(table)}>
               <button type="button" aria-current={table === chosen} onClick={() => go("tables", idOf(table))}>
-                <span>{labelOf(table)}</span>
+                <span>
+                  <Marked>{labelOf(table)}</Marked>
+                </span>
                 <small>{table.size_bytes == null ? table.kind.replace("_", " ") : bytes(table.size_bytes)}</small>
               </button>
             </li>
@@ -122,32 +121,29 @@ export const TablesPage = () => {
         {chosen && (
           <>
             <div className="bar table-head">
-              <h1>{labelOf(chosen)}</h1>
+              <h1>
+                <Marked>{labelOf(chosen)}</Marked>
+              </h1>
               <small>
                 {chosen.kind.replace("_", " ")}
                 {chosen.row_estimate == null ? "" : `, about ${number(chosen.row_estimate)} rows`}
               </small>
               <span className="spring" />
-              <div className="tabs small" role="tablist" aria-label="Parts">
-                {(["Rows", "Structure"] as const).map((each) => (
-                  <button
-                    key={each}
-                    type="button"
-                    role="tab"
-                    className="tab"
-                    aria-selected={part === each}
-                    onClick={() => each !== part && mayLeave(() => setPart(each))}
-                  >
-                    {each}
-                  </button>
-                ))}
-              </div>
+              <TabList
+                label="Parts"
+                panel="table-part"
+                names={PARTS}
+                chosen={part}
+                choose={(each) => each !== part && mayLeave(() => setPart(each))}
+              />
             </div>
-            {part === "Rows" ? (
-              <TableRows key={`${name} ${idOf(chosen)}`} table={chosen} database={name} changed={again} />
-            ) : (
-              <Structure table={chosen} />
-            )}
+            <div className="tab-panel" {...tabPanel("table-part", PARTS.indexOf(part))}>
+              {part === "Rows" ? (
+                <TableRows key={`${name} ${idOf(chosen)}`} table={chosen} database={name} changed={again} />
+              ) : (
+                <Structure table={chosen} />
+              )}
+            </div>
           </>
         )}
       </section>
