@@ -1,7 +1,7 @@
 // Browsing a table and changing its rows, as a person does it.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { cells, dataUrl, look, openBrowser, passTime, signedIn, sql } from "./browser.mjs";
+import { cells, dataUrl, look, openBrowser, passTime, signedIn, signIn, sql } from "./browser.mjs";
 
 /** Values of many types, as SQL. */
 const TYPES = {
@@ -104,7 +104,7 @@ test("changes are reviewed as SQL and saved in one transaction", async () => {
     shown,
     /update public\.console_items set title = 'It''s <b>new<\/b>' where id = '44' and title = 'Item 44';/,
   );
-  assert.deepEqual(await look(page, "review", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "review"), []);
   await page.getByRole("button", { name: "Save", exact: true }).click();
   await page.getByText("3 changes saved.").waitFor();
   const rows = await sql(
@@ -202,6 +202,46 @@ test("what someone else has changed is not overwritten", async () => {
   await page.getByRole("button", { name: "Discard" }).click();
 });
 
+test("of two windows, both change a row, but only one of them the same cell", async () => {
+  const other = await page.context().newPage();
+  await other.goto(page.url());
+  await signIn(other);
+  await other.getByRole("button", { name: /^console_items/ }).click();
+  await other.getByLabel("Filter by").selectOption("id");
+  await other.getByLabel("Value of the filter").fill("446");
+  await other.getByRole("button", { name: "Filter", exact: true }).click();
+  const change = async (where, cell, value) => {
+    await where.getByRole("gridcell", { name: cell, exact: true }).first().click();
+    await where.keyboard.press("Enter");
+    await where.getByLabel("New value").fill(value);
+    await where.getByRole("button", { name: "Change", exact: true }).click();
+  };
+  const save = async (where) => {
+    await where.getByRole("button", { name: /^Review/ }).click();
+    await where.getByRole("button", { name: "Save", exact: true }).click();
+  };
+  const isSaved = (where) => where.getByRole("dialog").waitFor({ state: "detached" });
+  const row = async () => (await sql("select title, kind from console_items where id = 446"))[0];
+  // Each has read the row before the other one saves.
+  await change(page, "Item 446", "Item 446 first");
+  await change(other, "1", "2");
+  await save(page);
+  await isSaved(page);
+  await save(other);
+  await isSaved(other);
+  assert.deepEqual(await row(), { title: "Item 446 first", kind: 2 });
+  await other.getByRole("gridcell", { name: "Item 446 first" }).waitFor();
+  await change(page, "Item 446 first", "Item 446 again");
+  await change(other, "Item 446 first", "Item 446 second");
+  await save(page);
+  await isSaved(page);
+  await save(other);
+  await other.getByRole("alert").waitFor();
+  assert.deepEqual(await row(), { title: "Item 446 again", kind: 2 });
+  await other.close({ runBeforeUnload: false });
+  await sql("update console_items set title = 'Item 446', kind = 1 where id = 446");
+});
+
 test("a cell of any type is compared with what was read of it", async () => {
   const review = async (outcome) => {
     await page.getByRole("button", { name: "Review 1 change" }).click();
@@ -272,7 +312,7 @@ test("changes whose response was lost are saved once, though they are saved agai
     return dialog.getByText("Whether the changes were saved is unknown.");
   });
   assert.equal(await dialog.isVisible(), true);
-  assert.deepEqual(await look(page, "save-unknown", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "save-unknown"), []);
   // Nothing can be added to them now.
   await dialog.getByRole("button", { name: "Back" }).click();
   assert.equal(await page.getByRole("button", { name: "Insert row" }).isDisabled(), true);
@@ -319,7 +359,7 @@ test("what is not saved is not left without a question", async () => {
   await dialog.dismiss();
   await page.getByRole("tab", { name: "Structure" }).click();
   await question.waitFor();
-  assert.deepEqual(await look(page, "leave", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "leave"), []);
   await answer("Leave");
   await page.getByText("numeric(8,2)").waitFor();
   // A form for a new table as well, except when it is cancelled.
@@ -334,10 +374,44 @@ test("what is not saved is not left without a question", async () => {
   await page.getByRole("heading", { name: "console_items" }).waitFor();
 });
 
+test("columns may have any names, those of JavaScript's own things, too", async () => {
+  const names = ["constructor", "__proto__", "toString"].map((name) => `"${name}" text`).join(", ");
+  await sql(`create table console_odd (id int primary key, ${names})`);
+  await sql("insert into console_odd values (1, 'a', 'b', 'c')");
+  await page.reload();
+  await page.getByRole("button", { name: /^console_odd/ }).click();
+  await page.getByRole("gridcell", { name: "a", exact: true }).waitFor();
+  assert.deepEqual(await cells(page), ["1", "a", "b", "c"]);
+  assert.equal(await page.locator(".grid .is-changed").count(), 0);
+  for (const value of ["a", "b"]) {
+    await page.getByRole("gridcell", { name: value, exact: true }).click();
+    await page.keyboard.press("Enter");
+    await page.getByLabel("New value").fill(`new ${value}`);
+    await page.getByRole("button", { name: "Change", exact: true }).click();
+  }
+  assert.deepEqual(await cells(page), ["1", "new a", "new b", "c"]);
+  assert.equal(await page.locator(".grid .is-changed").count(), 2);
+  await page.getByRole("button", { name: "Insert row" }).click();
+  await page.getByRole("textbox", { name: /^id/ }).fill("2");
+  assert.equal(await page.getByRole("textbox", { name: /^constructor/ }).inputValue(), "");
+  await page.getByRole("textbox", { name: /^__proto__/ }).fill("added");
+  await page.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("button", { name: "Review 2 changes" }).click();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("2 changes saved.").waitFor();
+  assert.deepEqual(
+    await sql('select array[id::text, t.constructor, __proto__, t."toString"] as row from console_odd t order by id'),
+    [{ row: ["1", "new a", "new b", "c"] }, { row: ["2", null, "added", null] }],
+  );
+  await sql("drop table console_odd");
+  await page.getByRole("button", { name: /^console_items/ }).click();
+  await page.getByRole("heading", { name: "console_items" }).waitFor();
+});
+
 test("the structure is shown, and a foreign key leads to its table", async () => {
   await page.getByRole("tab", { name: "Structure" }).click();
   await page.getByText("numeric(8,2)").waitFor();
-  assert.deepEqual(await look(page, "structure", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "structure"), []);
   await page.getByRole("link", { name: "public.console_kinds" }).click();
   await page.getByRole("tab", { name: "Rows" }).click();
   await page.getByRole("gridcell", { name: "bread" }).waitFor();

@@ -6,7 +6,8 @@ import { newKey, type Row, type RunOptions, run, runTransaction, type Table, typ
 import { may } from "../api/session.ts";
 import { count } from "../app/figures.ts";
 import { useUnsaved } from "../app/leaving.ts";
-import { Button, Dialog, Field, Problem, useWork } from "../app/parts.tsx";
+import { Marked } from "../app/marked.tsx";
+import { Button, Dialog, Field, FormDialog, Problem, useWork } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import { textOfValue } from "../results/cells.ts";
 import { type Cell, Grid } from "../results/Grid.tsx";
@@ -172,10 +173,7 @@ export const TableRows = ({ table, database, changed }: Props) => {
           label="Rows"
           selected={cell}
           select={select}
-          open={(at) => {
-            select(at);
-            edit(at);
-          }}
+          open={edit}
           head={(i) => (
             <button
               type="button"
@@ -190,7 +188,7 @@ export const TableRows = ({ table, database, changed }: Props) => {
           classOf={({ row: i, column: at }) => {
             const row = rows[i];
             if (row && pending.deletes.has(row)) return "is-deleted";
-            return !row || (names[at] as string) in (pending.updates.get(row) ?? {}) ? "is-changed" : "";
+            return !row || pending.updates.get(row)?.has(names[at] as string) ? "is-changed" : "";
           }}
         />
       )}
@@ -244,7 +242,7 @@ const useSource = (table: Table, isIdle: boolean, moved: () => void): Source => 
 
 const shownOf = (rows: readonly Row[], pending: Pending, names: readonly string[]): Rows => {
   const read = rows.map((row) => names.map((name, at) => shownValue(pending, row, name, at)));
-  const added = pending.inserts.map((each) => names.map((name) => each[name] ?? null));
+  const added = pending.inserts.map((each) => names.map((name) => each.get(name) ?? null));
   return rowsInMemory([...read, ...added]);
 };
 
@@ -307,8 +305,8 @@ const changeableAt = (cell: Cell | null, rows: readonly Row[], source: Source) =
 
 /** The value of a cell, as it was changed or read. */
 const shownValue = ({ updates }: Pending, row: Row, name: string, at: number): Value => {
-  const change = updates.get(row) ?? {};
-  return (name in change ? change[name] : row[at]) ?? null;
+  const change = updates.get(row);
+  return (change?.has(name) ? change.get(name) : row[at]) ?? null;
 };
 
 const reasonOf = (source: Source, table: Table): string => {
@@ -390,85 +388,49 @@ interface EditProps {
 const EditDialog = ({ column, value, type, close, save }: EditProps) => {
   const [text, setText] = useState(value === null ? "" : textOfValue(value, type));
   const [isNull, setNull] = useState(value === null);
-  const [error, setError] = useState<unknown>();
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    try {
-      save(isNull ? null : typedValue(text, column.type));
-      close();
-    } catch (problem) {
-      setError(problem);
-    }
-  };
   return (
-    <Dialog title={`Edit ${column.name}`} close={close}>
-      <form className="page-form" onSubmit={submit}>
-        <Field label="New value" hint={column.type}>
-          <textarea
-            rows={4}
-            value={text}
-            disabled={isNull}
-            onChange={(event) => setText(event.target.value)}
-            autoFocus
-          />
-        </Field>
-        {column.nullable && (
-          <label className="check">
-            <input type="checkbox" checked={isNull} onChange={(event) => setNull(event.target.checked)} /> NULL
-          </label>
-        )}
-        <Problem error={error} />
-        <div className="buttons">
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="main" type="submit">
-            Change
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <FormDialog
+      title={`Edit ${column.name}`}
+      button="Change"
+      close={close}
+      save={() => save(isNull ? null : typedValue(text, column.type))}
+    >
+      <Field label="New value" hint={column.type}>
+        <textarea rows={4} value={text} disabled={isNull} onChange={(event) => setText(event.target.value)} autoFocus />
+      </Field>
+      {column.nullable && (
+        <label className="check">
+          <input type="checkbox" checked={isNull} onChange={(event) => setNull(event.target.checked)} /> NULL
+        </label>
+      )}
+    </FormDialog>
   );
 };
 
 const InsertDialog = ({ source, close, save }: { source: Source; close: () => void; save: (row: Changed) => void }) => {
-  const [texts, setTexts] = useState<Record<string, string>>({});
-  const [error, setError] = useState<unknown>();
+  const [texts, setTexts] = useState<ReadonlyMap<string, string>>(new Map());
   const columns = source.columns.filter(isChangeable);
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    try {
-      const given = columns.filter(({ name }) => texts[name]);
-      save(Object.fromEntries(given.map(({ name, type }) => [name, typedValue(texts[name] ?? "", type)])));
-      close();
-    } catch (problem) {
-      setError(problem);
-    }
+  const add = () => {
+    const given = columns.filter(({ name }) => texts.get(name));
+    save(new Map(given.map(({ name, type }) => [name, typedValue(texts.get(name) ?? "", type)])));
   };
   return (
-    <Dialog title="Insert row" close={close}>
-      <form className="page-form" onSubmit={submit}>
-        {columns.map(({ name, type, nullable, default: usual, identity }) => (
-          <Field
-            key={name}
-            label={name}
-            hint={`${type}${usual || identity || nullable ? "; empty for its default" : ""}`}
-          >
-            <input
-              type="text"
-              value={texts[name] ?? ""}
-              placeholder={usual ?? (nullable ? "NULL" : "")}
-              onChange={(event) => setTexts({ ...texts, [name]: event.target.value })}
-            />
-          </Field>
-        ))}
-        <Problem error={error} />
-        <div className="buttons">
-          <Button onClick={close}>Cancel</Button>
-          <Button kind="main" type="submit">
-            Add
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+    <FormDialog title="Insert row" button="Add" close={close} save={add}>
+      {columns.map(({ name, type, nullable, default: usual, identity }) => (
+        <Field
+          key={name}
+          label={name}
+          hint={`${type}${usual || identity || nullable ? "; empty for its default" : ""}`}
+        >
+          <input
+            type="text"
+            value={texts.get(name) ?? ""}
+            placeholder={usual ?? (nullable ? "NULL" : "")}
+            onChange={(event) => setTexts(new Map(texts).set(name, event.target.value))}
+          />
+        </Field>
+      ))}
+    </FormDialog>
   );
 };
 
@@ -512,7 +474,7 @@ const ReviewDialog = ({ source, edits, options, isInDoubt, setInDoubt, close, sa
       </p>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
       <pre className="preview" tabIndex={0}>
-        {statements.map((each) => `${readable(each)};`).join("\n")}
+        <Marked>{statements.map((each) => `${readable(each)};`).join("\n")}</Marked>
       </pre>
       <Problem error={error} />
       {isInDoubt && (

@@ -9,8 +9,14 @@ it("holds a change by its row, with all changed cells of it", () => {
   const once = withUpdate(NONE, first, "title", "x");
   const edits = editsOf(withUpdate(withUpdate(once, second, "title", "y"), first, "note", null));
   expect(edits.updates).toEqual([
-    { row: first, changed: { title: "x", note: null } },
-    { row: second, changed: { title: "y" } },
+    {
+      row: first,
+      changed: new Map<string, unknown>([
+        ["title", "x"],
+        ["note", null],
+      ]),
+    },
+    { row: second, changed: new Map([["title", "y"]]) },
   ]);
   expect(edits.updates[0]?.row).toBe(first);
   expect(countOf(editsOf(once))).toBe(1);
@@ -20,14 +26,23 @@ it("changes no cell of a row that is deleted, until the row is kept", () => {
   const deleted = toggledDelete(withUpdate(NONE, first, "title", "x"), first);
   expect(editsOf(deleted)).toEqual({ updates: [], deletes: [first], inserts: [] });
   expect(editsOf(toggledDelete(deleted, first))).toEqual({
-    updates: [{ row: first, changed: { title: "x" } }],
+    updates: [{ row: first, changed: new Map([["title", "x"]]) }],
     deletes: [],
     inserts: [],
   });
 });
 
 it("takes back one of two equal new rows", () => {
-  const both = withInsert(withInsert(NONE, { id: 1 }), { id: 1 });
-  expect(editsOf(withoutInsert(both, 0)).inserts).toEqual([{ id: 1 }]);
+  const one = new Map([["id", 1]]);
+  const both = withInsert(withInsert(NONE, one), new Map(one));
+  expect(editsOf(withoutInsert(both, 0)).inserts).toEqual([one]);
   expect(countOf(editsOf(both))).toBe(2);
+});
+
+it("takes every name of a column for a name", () => {
+  const edits = editsOf(withUpdate(withUpdate(NONE, first, "__proto__", "x"), first, "constructor", "y"));
+  expect([...(edits.updates[0]?.changed ?? [])]).toEqual([
+    ["__proto__", "x"],
+    ["constructor", "y"],
+  ]);
 });

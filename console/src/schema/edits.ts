@@ -16,7 +16,7 @@ export const NONE: Pending = { updates: new Map(), deletes: new Set(), inserts: 
 
 export const withUpdate = (pending: Pending, row: Row, column: string, value: Value): Pending => ({
   ...pending,
-  updates: new Map(pending.updates).set(row, { ...pending.updates.get(row), [column]: value }),
+  updates: new Map(pending.updates).set(row, new Map(pending.updates.get(row)).set(column, value)),
 });
 
 export const withInsert = (pending: Pending, row: Changed): Pending => ({

@@ -63,7 +63,15 @@ it("shows the values of parameters, and leaves names that look like one", () => 
   const columns = [column("id", "integer", { primary_key: true }), column("cost$1", "text"), column("$2", "text")];
   const source = { schema: "public", name: "$1", columns, types: ["int4", "text", "text"] };
   const [statement] = statementsFor(source, {
-    updates: [{ row: [7, "a", "b"], changed: { cost$1: "x", $2: "y $1" } }],
+    updates: [
+      {
+        row: [7, "a", "b"],
+        changed: new Map([
+          ["cost$1", "x"],
+          ["$2", "y $1"],
+        ]),
+      },
+    ],
     deletes: [],
     inserts: [],
   });
@@ -85,9 +93,17 @@ it("filters by values, never by SQL", () => {
 it("changes one row with each statement, unless another user changed it", () => {
   const row = ["7", null, "2026-01-01"];
   const edits = {
-    updates: [{ row, changed: { body: "it's", at: "2026-02-02" } }],
+    updates: [
+      {
+        row,
+        changed: new Map([
+          ["body", "it's"],
+          ["at", "2026-02-02"],
+        ]),
+      },
+    ],
     deletes: [["8", "y", "2026-01-01"]],
-    inserts: [{ body: "new" }, {}],
+    inserts: [new Map([["body", "new"]]), new Map()],
   };
   const statements = statementsFor(notes, edits);
   expect(statements.map(({ sql }) => sql)).toEqual([
@@ -136,7 +152,11 @@ it("sends JSON as text, with every digit of its numbers", () => {
   const id = { ...column, name: "id", type: "jsonb", primary_key: true };
   const all = { ...column, name: "all", type: "json[]" };
   const docs = { schema: "public", name: "docs", columns: [id, all], types: ["jsonb", "json[]"] };
-  const edits = { updates: [{ row: ["1.10", null], changed: { all: ["2.10"] } }], deletes: [], inserts: [{ id: "3" }] };
+  const edits = {
+    updates: [{ row: ["1.10", null], changed: new Map([["all", ["2.10"]]]) }],
+    deletes: [],
+    inserts: [new Map([["id", "3"]])],
+  };
   const statements = statementsFor(docs, edits);
   expect(statements.map(({ sql }) => sql)).toEqual([
     'update public.docs set "all" = $1::text[]::json[] where id = $2::text::jsonb and "all" is null',

@@ -130,8 +130,8 @@ export const pageOf = (source: Source, { filters, sort }: View, from: From): Sta
   return { sql: parts.join("\n"), params };
 };
 
-/** New values by the names of columns. */
-export type Changed = Record<string, Value>;
+/** New values by the names of columns, which may be any names: `constructor`, too. */
+export type Changed = ReadonlyMap<string, Value>;
 
 export interface Edits {
   updates: { row: Row; changed: Changed }[];
@@ -196,19 +196,18 @@ export const statementsFor = (source: Described, { updates, deletes, inserts }: 
     }),
     ...updates.map(({ row, changed }) => {
       const params: unknown[] = [];
-      const names = Object.keys(changed);
-      const set = names
-        .map((name) => `${quoteName(name)} = ${placeOf(params.push(changed[name]), typeOf(name))}`)
+      const set = [...changed]
+        .map(([name, value]) => `${quoteName(name)} = ${placeOf(params.push(value), typeOf(name))}`)
         .join(", ");
-      const where = whereOf(source, row, params, (name) => names.includes(name));
+      const where = whereOf(source, row, params, (name) => changed.has(name));
       return { sql: `update ${table} set ${set} where ${where}`, params, expect };
     }),
     ...inserts.map((changed) => {
-      const names = Object.keys(changed);
+      const names = [...changed.keys()];
       if (names.length === 0) return { sql: `insert into ${table} default values`, params: [], expect };
       const values = names.map((name, i) => placeOf(i + 1, typeOf(name))).join(", ");
       const sql = `insert into ${table} (${names.map(quoteName).join(", ")}) values (${values})`;
-      return { sql, params: names.map((name) => changed[name]), expect };
+      return { sql, params: [...changed.values()], expect };
     }),
   ];
 };
