@@ -46,6 +46,25 @@ const status = (text) => page.getByRole("status").filter({ hasText: text });
 const button = (name) => page.getByRole("button", { name });
 const selected = () => page.locator("[role=gridcell][aria-selected=true]").innerText();
 
+/** What tells those who don't see the page where they are. */
+const unnamed = () =>
+  page.evaluate(() => {
+    const faults = [];
+    for (const tab of document.querySelectorAll("[role=tab]")) {
+      const panel = document.getElementById(tab.getAttribute("aria-controls"));
+      const isItsOwn = panel?.getAttribute("aria-labelledby") === tab.id;
+      const isChosen = tab.getAttribute("aria-selected") === "true";
+      if (panel?.role !== "tabpanel" || isItsOwn !== isChosen) faults.push(tab.outerHTML);
+    }
+    for (const grid of document.querySelectorAll("[role=grid]")) {
+      for (const row of grid.querySelectorAll("[role=row]")) {
+        const places = [...row.children].map((cell) => Number(cell.getAttribute("aria-colindex")));
+        if (places[0] !== 1 || places.some((place, i) => i > 0 && !(place > places[i - 1]))) faults.push(row.outerHTML);
+      }
+    }
+    return faults;
+  });
+
 const command = async (text) => {
   await page.keyboard.press("Control+k");
   await page.getByLabel("Command", { exact: true }).fill(text);
@@ -91,6 +110,21 @@ test("cells are chosen, opened and closed, and columns made wider", async () => 
   assert.equal(await width(), before + 20);
   await page.keyboard.press("Control+End");
   assert.equal(await selected(), "Key 30Key 30Key 30");
+});
+
+test("in a wide result, each cell says which column it is in", async () => {
+  const columns = Array.from({ length: 60 }, (_, i) => `repeat('${i}', 30) as c${i}`).join(", ");
+  await run(page, `select ${columns} from generate_series(1, 3)`);
+  await page.getByRole("columnheader", { name: "c0 text" }).waitFor();
+  await page.keyboard.press("Escape");
+  await reach(page.getByRole("grid"));
+  await page.keyboard.press("Control+End");
+  await page.getByRole("gridcell", { selected: true, name: "59".repeat(30) }).waitFor();
+  const grid = page.getByRole("grid");
+  assert.equal(await grid.getAttribute("aria-colcount"), "61");
+  const active = page.locator(`[id="${await grid.getAttribute("aria-activedescendant")}"]`);
+  assert.equal(await active.getAttribute("aria-colindex"), "61");
+  assert.deepEqual(await unnamed(), []);
 });
 
 test("a menu is opened, and gives the focus back", async () => {
@@ -192,6 +226,29 @@ test("a table is sorted, and a cell of it changed", async () => {
   await hasFocus(page.getByRole("grid"));
 });
 
+test("the palette finds tables and functions, and opens them", async () => {
+  await sql("create or replace function console_twice(n int) returns int language sql as 'select n * 2'");
+  const open = async (text, name) => {
+    await page.keyboard.press("Control+k");
+    await page.getByLabel("Command", { exact: true }).fill(text);
+    await page.getByRole("option", { name, selected: true }).waitFor();
+    await page.keyboard.press("Enter");
+  };
+  await open("console_tw", "console_twice(n integer) function");
+  await page.getByRole("tab", { name: "console_twice", selected: true }).waitFor();
+  const text = page.getByLabel("SQL", { exact: true });
+  await text.getByText("FUNCTION", { exact: true }).waitFor();
+  assert.match(
+    await text.innerText(),
+    /CREATE OR REPLACE FUNCTION public\.console_twice\(n integer\)[\s\S]*select n \* 2/,
+  );
+  await reach(button("Close tab"));
+  await page.keyboard.press("Enter");
+  await open("a_77", "a_77 table");
+  await page.getByRole("heading", { name: "a_77" }).waitFor();
+  await sql("drop function console_twice(int)");
+});
+
 /** In turn, what there is to see on each page, and how to get there. */
 const PAGES = {
   Query: async () => {
@@ -215,6 +272,7 @@ for (const [name, open] of Object.entries(PAGES)) {
     await page.getByRole("link", { name, exact: true, current: "page" }).waitFor();
     await open();
     assert.deepEqual(await unreached(page), []);
+    assert.deepEqual(await unnamed(), []);
   });
 }
 
@@ -231,6 +289,7 @@ for (const [address, opened] of Object.entries(PARTS)) {
     }, address);
     await opened();
     assert.deepEqual(await unreached(page, ".table-main"), []);
+    assert.deepEqual(await unnamed(), []);
   });
 }
 

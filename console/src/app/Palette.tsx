@@ -1,36 +1,25 @@
-/** The command palette: every command by its name. */
+/** The command palette: every command by its name, and every table and function of the database. */
 
 import { type KeyboardEvent, useEffect, useState } from "react";
-import { Dialog } from "./parts.tsx";
+import { find } from "./found.ts";
+import { Marked } from "./marked.tsx";
+import { type Command, matching } from "./matching.ts";
+import { Dialog, Problem, useLoaded } from "./parts.tsx";
 
-export interface Command {
-  name: string;
-  hint?: string;
-  act: () => void;
+interface Props {
+  commands: readonly Command[];
+  /** Whose tables and functions are found. Null if the session may not read them. */
+  database: string | null;
+  close: () => void;
 }
 
-/** Commands whose names have all letters of the text, in this order; those where they are close together first. */
-export const matching = (commands: readonly Command[], text: string): Command[] => {
-  const wanted = text.toLowerCase().replaceAll(" ", "");
-  const scored = commands.flatMap((command) => {
-    const name = command.name.toLowerCase();
-    let at = -1;
-    let gaps = 0;
-    for (const letter of wanted) {
-      const next = name.indexOf(letter, at + 1);
-      if (next < 0) return [];
-      gaps += next - at - 1;
-      at = next;
-    }
-    return [{ command, score: name.includes(text.toLowerCase()) ? -1000 + name.indexOf(text.toLowerCase()) : gaps }];
-  });
-  return scored.sort((a, b) => a.score - b.score).map(({ command }) => command);
-};
+const SHOWN_MAX = 60;
 
-export const Palette = ({ commands, close }: { commands: readonly Command[]; close: () => void }) => {
+export const Palette = ({ commands, database, close }: Props) => {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const found = matching(commands, text).slice(0, 60);
+  const loaded = useLoaded(async () => (database === null ? undefined : find(database)), `${database}`);
+  const found = matching([commands, loaded.value?.commands ?? []], text).slice(0, SHOWN_MAX);
   const chosen = found[Math.min(at, found.length - 1)];
   // biome-ignore lint/correctness/useExhaustiveDependencies: the chosen one may be out of sight
   useEffect(() => {
@@ -58,7 +47,7 @@ export const Palette = ({ commands, close }: { commands: readonly Command[]; clo
           aria-expanded="true"
           aria-controls="palette-list"
           aria-activedescendant={chosen && `command-${found.indexOf(chosen)}`}
-          placeholder="Type a command, a page, a database or a table"
+          placeholder="Type a command, a page, a database, a table or a function"
           value={text}
           onChange={(event) => {
             setText(event.target.value);
@@ -78,11 +67,20 @@ export const Palette = ({ commands, close }: { commands: readonly Command[]; clo
               className="palette-item"
               onClick={() => act(command)}
             >
-              {command.name} {command.hint && <small>{command.hint}</small>}
+              <span>
+                <Marked>{command.name}</Marked>
+              </span>{" "}
+              {command.hint && <small>{command.hint}</small>}
             </div>
           ))}
-          {found.length === 0 && <p className="faint">There is no such command.</p>}
+          {found.length === 0 && (
+            <p className="faint">
+              {loaded.isLoading ? "Looking for tables and functions…" : "There is no such command, table or function."}
+            </p>
+          )}
         </div>
+        <Problem error={loaded.error} />
+        {loaded.value?.missing && <p className="note">{loaded.value.missing}</p>}
       </div>
     </Dialog>
   );

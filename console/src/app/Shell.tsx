@@ -8,12 +8,13 @@ import { useStore } from "../api/store.ts";
 import { draftsOf } from "../editor/drafts.ts";
 import { QueryPage } from "../editor/QueryPage.tsx";
 import { Boundary } from "./Boundary.tsx";
-import { choose, database, databases, isGone, loadDatabases } from "./databases.ts";
+import { choose, database, databases, isGone, loadDatabases, useGone } from "./databases.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
 import { duration } from "./figures.ts";
 import { LeaveDialog } from "./LeaveDialog.tsx";
 import { mayLeave } from "./leaving.ts";
-import { type Command, Palette } from "./Palette.tsx";
+import type { Command } from "./matching.ts";
+import { Palette } from "./Palette.tsx";
 import { Button, type Item, Menu } from "./parts.tsx";
 import { go, place } from "./place.ts";
 import { setTheme, toggleTheme } from "./theme.ts";
@@ -93,6 +94,8 @@ const extend = async (): Promise<void> => {
 export const Shell = () => {
   const { page } = useStore(place);
   const known = useStore(databases);
+  const chosen = useStore(database);
+  const gone = useGone();
   const [isPaletteOpen, setPaletteOpen] = useState(false);
   const [isForgetOpen, setForgetOpen] = useState(false);
   const forget = () => setForgetOpen(true);
@@ -155,7 +158,13 @@ export const Shell = () => {
           </Suspense>
         </Boundary>
       </main>
-      {isPaletteOpen && <Palette commands={commandsOf(pages, names, forget)} close={() => setPaletteOpen(false)} />}
+      {isPaletteOpen && (
+        <Palette
+          commands={commandsOf(pages, names, forget)}
+          database={!gone && (may("read") || may("write")) ? chosen : null}
+          close={() => setPaletteOpen(false)}
+        />
+      )}
       <LeaveDialog />
       {isForgetOpen && <ForgetDialog close={() => setForgetOpen(false)} />}
     </div>
