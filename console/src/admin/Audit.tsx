@@ -2,8 +2,8 @@
 
 import { useEffect, useState } from "react";
 import { type AuditEntry, auditPage } from "../api/control.ts";
-import { moment } from "../app/figures.ts";
-import { Button, Problem, useWork } from "../app/parts.tsx";
+import { count, moment, number } from "../app/figures.ts";
+import { Button, PageTable, Problem, Search, useWork } from "../app/parts.tsx";
 
 export const AuditPage = () => {
   const [entries, setEntries] = useState<AuditEntry[]>();
@@ -28,13 +28,7 @@ export const AuditPage = () => {
       <div className="page-head">
         <h1>Audit log</h1>
         <span className="spring" />
-        <input
-          type="search"
-          aria-label="Search"
-          placeholder="Search in what is loaded"
-          value={text}
-          onChange={(event) => setText(event.target.value)}
-        />
+        <Search label="Search" placeholder="Search in what is loaded" value={text} change={setText} />
         <select aria-label="Action" value={action} onChange={(event) => setAction(event.target.value)}>
           <option value="">all actions</option>
           {actions.map((each) => (
@@ -45,42 +39,35 @@ export const AuditPage = () => {
       <Problem error={error} />
       {entries && shown.length === 0 && <p className="empty">No entry fits.</p>}
       {shown.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen
-        <div className="scroller" tabIndex={0} role="region" aria-label="Entries">
-          <table>
-            <thead>
-              <tr>
-                <th>Time (UTC)</th>
-                <th>Action</th>
-                <th>Target</th>
-                <th>By</th>
-                <th>Details</th>
-              </tr>
-            </thead>
-            <tbody>
-              {shown.map((each) => (
-                <tr key={each.id}>
-                  <td className="number">{moment(each.at)}</td>
-                  <td>{each.action}</td>
-                  <td>
-                    <code>{each.target_id}</code>
-                  </td>
-                  <td>
-                    {each.actor.kind} {each.actor.id && <code className="faint">{each.actor.id}</code>}
-                  </td>
-                  <td className="wide">
-                    <code>{JSON.stringify(each.details)}</code>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <PageTable label="Entries" head={["Time (UTC)", "Action", "Target", "By", "Details"]}>
+          {shown.map((each) => (
+            <tr key={each.id}>
+              <td className="number">{moment(each.at)}</td>
+              <td>{each.action}</td>
+              <td>
+                <code>{each.target_id}</code>
+              </td>
+              <td>
+                {each.actor.kind} {each.actor.id && <code className="faint">{each.actor.id}</code>}
+              </td>
+              <td className="wide">
+                <code>{JSON.stringify(each.details)}</code>
+              </td>
+            </tr>
+          ))}
+        </PageTable>
       )}
-      {next && (
-        <Button disabled={isBusy} onClick={() => load(next)}>
-          Load older entries
-        </Button>
+      {entries && (
+        <p className="bar" role="status">
+          {next
+            ? `${count(shown.length, "entry", "entries")} of the newest ${number(entries.length)}. Older ones are neither searched nor listed by action until you load them.`
+            : `${count(shown.length, "entry", "entries")} of all ${number(entries.length)}.`}
+          {next && (
+            <Button disabled={isBusy} onClick={() => load(next)}>
+              Load older entries
+            </Button>
+          )}
+        </p>
       )}
     </div>
   );

@@ -2,41 +2,20 @@
 
 import { useState } from "react";
 import { listUsage, type Usage } from "../api/control.ts";
-import { capabilities } from "../api/data.ts";
+import { type Capabilities, capabilities } from "../api/data.ts";
 import { current } from "../api/session.ts";
+import { useStore } from "../api/store.ts";
+import { databases as known } from "../app/databases.ts";
 import { bytes, duration, number } from "../app/figures.ts";
-import { Problem, useLoaded } from "../app/parts.tsx";
+import { PageTable, Problem, useLoaded } from "../app/parts.tsx";
+import { dayOf, MEASURES, type Measure, partOf, percentOf, type Share, sharesOf, sumsOf } from "./usage.ts";
 
 const DAY_MS = 86_400_000;
-const MEASURES = ["requests", "rows", "engine_us", "bytes"] as const;
-type Measure = (typeof MEASURES)[number];
 
 const NAMES: Record<Measure, string> = { requests: "Requests", rows: "Rows", engine_us: "Engine time", bytes: "Bytes" };
 
 const shownAs = (measure: Measure, value: number): string =>
   measure === "engine_us" ? duration(value / 1000) : measure === "bytes" ? bytes(value) : number(value);
-
-const dayOf = (ms: number): string => new Date(ms).toISOString().slice(0, 10);
-
-interface Sums {
-  days: { day: string; value: number }[];
-  databases: { name: string; sums: Record<Measure, number> }[];
-}
-
-export const sumsOf = (usage: readonly Usage[], from: string, count: number, measure: Measure): Sums => {
-  const start = Date.parse(from);
-  const days = Array.from({ length: count }, (_, i) => ({ day: dayOf(start + i * DAY_MS), value: 0 }));
-  const databases = new Map<string, Record<Measure, number>>();
-  for (const each of usage) {
-    const day = days[Math.round((Date.parse(each.day) - start) / DAY_MS)];
-    if (day) day.value += each[measure];
-    const sums = databases.get(each.database) ?? { requests: 0, rows: 0, engine_us: 0, bytes: 0 };
-    for (const name of MEASURES) sums[name] += each[name];
-    databases.set(each.database, sums);
-  }
-  const named = [...databases].map(([name, sums]) => ({ name, sums }));
-  return { days, databases: named.sort((a, b) => b.sums[measure] - a.sums[measure]) };
-};
 
 const DAYS = 30;
 
@@ -47,7 +26,6 @@ export const UsagePage = () => {
   const { value, error } = useLoaded(() => listUsage(from, to), `${from} ${to}`);
   const limits = useLoaded(capabilities, "limits");
   const { days, databases } = sumsOf(value ?? [], from, DAYS, measure);
-  const most = Math.max(1, ...days.map((day) => day.value));
   return (
     <div className="page">
       <div className="page-head">
@@ -63,55 +41,31 @@ export const UsagePage = () => {
         </select>
       </div>
       <Problem error={error ?? limits.error} />
-      <figure className="bars" aria-label={`${NAMES[measure]} by day`}>
-        <div className="bars-plot">
-          {days.map(({ day, value: height }) => (
-            <div key={day} className="bar-day" title={`${day}: ${shownAs(measure, height)}`}>
-              <div style={{ height: `${(height / most) * 100}%` }} />
-            </div>
-          ))}
-        </div>
-        <figcaption>
-          <span>{days[0]?.day}</span>
-          <span>at most {shownAs(measure, Math.max(0, ...days.map((day) => day.value)))} in a day</span>
-          <span>{days.at(-1)?.day}</span>
-        </figcaption>
-      </figure>
+      <Days days={days} measure={measure} />
       {value && databases.length === 0 && (
         <p className="empty">Nothing was used yet. It is counted every few seconds.</p>
       )}
       {databases.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls on a narrow screen
-        <div className="scroller" tabIndex={0} role="region" aria-label="Usage by database">
-          <table>
-            <thead>
-              <tr>
-                <th>Database</th>
-                {MEASURES.map((each) => (
-                  <th key={each} className="number">
-                    {NAMES[each]}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {databases.map(({ name, sums }) => (
-                <tr key={name}>
-                  <td>{name}</td>
-                  {MEASURES.map((each) => (
-                    <td key={each} className="number">
-                      {shownAs(each, sums[each])}
-                    </td>
-                  ))}
-                </tr>
+        <PageTable
+          label="Usage by database"
+          head={["Database", ...MEASURES.map((each) => ({ text: NAMES[each], isNumber: true }))]}
+        >
+          {databases.map(({ name, sums }) => (
+            <tr key={name}>
+              <td>{name}</td>
+              {MEASURES.map((each) => (
+                <td key={each} className="number">
+                  {shownAs(each, sums[each])}
+                </td>
               ))}
-            </tbody>
-          </table>
-        </div>
+            </tr>
+          ))}
+        </PageTable>
       )}
       {limits.value && (
         <>
           <h2>Limits of the tier {current().organization.tier}</h2>
+          {value && value.length > 0 && <BesideLimits usage={value} limits={limits.value.limits} />}
           <dl className="facts-list">
             {Object.entries(limits.value.limits as Record<string, unknown>).map(([name, limit]) => (
               <div key={name}>
@@ -127,3 +81,80 @@ export const UsagePage = () => {
     </div>
   );
 };
+
+/** A bar for each day. What it shows is in words, too, for those who don't see it. */
+const Days = ({ days, measure }: { days: readonly { day: string; value: number }[]; measure: Measure }) => {
+  const most = Math.max(0, ...days.map(({ value }) => value));
+  return (
+    <figure className="bars" aria-label={`${NAMES[measure]} by day`}>
+      <ul className="bars-plot">
+        {days.map(({ day, value }) => (
+          <li key={day} className="bar-day" title={`${day}: ${shownAs(measure, value)}`}>
+            <span className="unseen">
+              {day}: {shownAs(measure, value)}
+            </span>
+            <div style={{ height: `${(value / Math.max(1, most)) * 100}%` }} />
+          </li>
+        ))}
+      </ul>
+      <figcaption>
+        <span>{days[0]?.day}</span>
+        <span>at most {shownAs(measure, most)} in a day</span>
+        <span>{days.at(-1)?.day}</span>
+      </figcaption>
+    </figure>
+  );
+};
+
+const BesideLimits = ({ usage, limits }: { usage: readonly Usage[]; limits: Capabilities["limits"] }) => {
+  const all = useStore(known)?.filter(({ state }) => state !== "deleted");
+  return (
+    <>
+      <p>
+        A bar is full where the limit is. The limit of requests holds for all databases together, minute by minute; here
+        it stands for a whole day. The others are averages of a request: a single one may have come closer to its limit,
+        and a stream has no limit of rows or bytes.
+      </p>
+      <PageTable
+        label="Usage beside the limits"
+        head={[
+          "Database",
+          "Requests on its busiest day",
+          "Rows of a request",
+          "Bytes of a request",
+          "Its time in PostgreSQL",
+        ]}
+      >
+        {sharesOf(usage, limits).map(({ name, requests, rows, bytes: size, engineMs }) => (
+          <tr key={name}>
+            <td>{name}</td>
+            <Meter share={requests} show={number} />
+            <Meter share={rows} show={(value) => number(Math.round(value))} />
+            <Meter share={size} show={bytes} />
+            <Meter share={engineMs} show={duration} />
+          </tr>
+        ))}
+      </PageTable>
+      {all && (
+        <PageTable label="Databases beside the limit">
+          <tr>
+            <td>Databases, with those that can be restored</td>
+            <Meter share={{ value: all.length, limit: limits.databases }} show={number} />
+          </tr>
+        </PageTable>
+      )}
+    </>
+  );
+};
+
+const Meter = ({ share, show }: { share: Share; show: (value: number) => string }) => (
+  <td className="number share">
+    {show(share.value)}{" "}
+    <small>{share.limit === null ? "no limit" : `of ${show(share.limit)}, ${percentOf(share)}`}</small>
+    {share.limit !== null && (
+      <div className="meter">
+        <div style={{ width: `${partOf(share) * 100}%` }} />
+      </div>
+    )}
+  </td>
+);
