@@ -88,6 +88,21 @@ const status = (text) => page.getByRole("status").filter({ hasText: text });
 const edges = () => diagram().locator(".react-flow__edge");
 const labels = async () => (await edges().evaluateAll((all) => all.map((each) => each.ariaLabel))).sort();
 const zoom = () => page.locator(".react-flow__viewport").evaluate(({ style }) => style.transform);
+/** Where the picture is when it moves no more. */
+const settled = async () => {
+  let last;
+  await until(async () => {
+    const before = last;
+    await page.evaluate(() => new Promise(requestAnimationFrame));
+    last = await zoom();
+    return last === before;
+  });
+  return last;
+};
+/** Waits until the picture is not as it was, or is as it is wanted. */
+const moved = (before) => until(async () => (await zoom()) !== before);
+const restored = (wanted) => until(async () => (await zoom()) === wanted);
+const hasEdges = (count) => until(async () => (await edges().count()) === count);
 const hasFocus = (locator) => locator.evaluate((element) => element === document.activeElement);
 
 /** Whether a table is where it can be seen, as a whole. */
@@ -100,9 +115,7 @@ const isSeen = async (name) => {
     inner.y + inner.height <= outer.y + outer.height
   );
 };
-const seen = async (name) => {
-  while (!(await isSeen(name))) await page.evaluate(() => new Promise(requestAnimationFrame));
-};
+const seen = (name) => until(() => isSeen(name));
 
 test("it shows the tables of all schemas, and is loaded only then", async () => {
   await page.getByRole("button", { name: /^countries/ }).waitFor();
@@ -119,7 +132,8 @@ test("it shows the tables of all schemas, and is loaded only then", async () => 
     lines.map((line) => line.split(/\s+/).join(" ")),
     ["supplier PK FK integer", "number PK integer", "title text", "price numeric(10,2)", "attributes jsonb"],
   );
-  for (const name of ["orders", "stock.suppliers", "notes", "settings"]) assert.equal(await isSeen(name), true, name);
+  for (const name of ["orders", "stock.suppliers", "notes", "settings"]) await seen(name);
+  await hasEdges(REFERENCES.length);
   assert.deepEqual(await labels(), REFERENCES);
   assert.deepEqual(await look(page, "diagram"), []);
 });
@@ -184,31 +198,33 @@ test("a line leads from the referencing to the referenced columns", async () => 
 });
 
 test("it is zoomed, moved and fitted, and its lines stand out beside a table", async () => {
-  const first = await zoom();
+  const first = await settled();
   await page.getByRole("button", { name: "Zoom in" }).click();
-  const larger = await zoom();
-  assert.notEqual(larger, first);
+  await moved(first);
+  const larger = await settled();
   await page.getByRole("button", { name: "Zoom out" }).click();
+  await moved(larger);
   const box = await diagram().boundingBox();
   await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
   const before = await zoom();
   await page.mouse.wheel(0, -300);
-  await page.waitForFunction((old) => document.querySelector(".react-flow__viewport").style.transform !== old, before);
+  await moved(before);
   // Who drags a table moves the picture, and opens nothing.
+  const zoomed = await zoom();
   await page.getByRole("button", { name: "Fit" }).click();
-  const fitted = await zoom();
+  await moved(zoomed);
+  const fitted = await settled();
   const { x, y } = await table("orders").boundingBox();
   await page.mouse.move(x + 20, y + 10);
   await page.mouse.down();
   await page.mouse.move(x + 120, y + 90, { steps: 5 });
   await page.mouse.up();
-  assert.notEqual(await zoom(), fitted);
+  await moved(fitted);
   assert.match(page.url(), /#\/tables\/diagram$/);
   await page.getByRole("button", { name: "Fit" }).click();
-  assert.equal(await zoom(), fitted);
+  await restored(fitted);
   await table("stock.products").hover();
-  await diagram().locator(".react-flow__edge.active").first().waitFor();
-  assert.equal(await diagram().locator(".react-flow__edge.active").count(), 2);
+  await until(async () => (await diagram().locator(".react-flow__edge.active").count()) === 2);
   await page.mouse.move(0, 0);
 });
 
@@ -228,14 +244,14 @@ test("it is used by the keyboard alone", async () => {
   await page.getByRole("button", { name: "Reload" }).focus();
   await page.keyboard.press("Tab");
   assert.equal(await hasFocus(diagram()), true);
-  const first = await zoom();
+  const first = await settled();
   for (const key of ["ArrowRight", "ArrowDown", "+", "-", "ArrowLeft", "ArrowUp"]) {
     const before = await zoom();
     await page.keyboard.press(key);
-    assert.notEqual(await zoom(), before, key);
+    await moved(before);
   }
   await page.keyboard.press("0");
-  assert.equal(await zoom(), first);
+  await restored(first);
   // Far to the right, so that what has the focus next is out of sight.
   for (let i = 0; i < 30; i += 1) await page.keyboard.press("ArrowRight");
   const names = [];
@@ -246,7 +262,7 @@ test("it is used by the keyboard alone", async () => {
     await seen(name);
   }
   assert.equal(new Set(names).size, 13);
-  while (!(await hasFocus(link("orders")))) await page.keyboard.press("Shift+Tab");
+  for (let i = 0; i < 13 && !(await hasFocus(link("orders"))); i += 1) await page.keyboard.press("Shift+Tab");
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { name: "orders" }).waitFor();
   await page.goBack();
@@ -273,7 +289,7 @@ test("a filter leaves the tables with a name, and those linked with them", async
   assert.equal(await tables().count(), 3);
   assert.equal(await diagram().locator(".diagram-table.near").count(), 2);
   for (const name of ["order_lines", "orders", "stock.products"]) await seen(name);
-  assert.deepEqual(await look(page, "diagram-filter", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "diagram-filter"), []);
   await page.getByLabel("Filter the diagram").fill("no such table");
   await status("0 tables found").waitFor();
   await page.getByLabel("Filter the diagram").fill("");
@@ -285,7 +301,7 @@ test("what has changed is shown when it is loaded again", async () => {
   await page.getByRole("button", { name: "Reload" }).click();
   await status("14 tables, 15 foreign keys").waitFor();
   await table("invoices").waitFor();
-  assert.equal(await edges().count(), 15);
+  await hasEdges(15);
 });
 
 test("names are text, and no style or script was refused", async () => {
@@ -303,7 +319,7 @@ test("of many tables, those with foreign keys come first, and others are found b
   for (const name of ["t220", "t221", "t230"]) assert.equal(await table(name).count(), 1);
   // The last one without a key.
   assert.equal(await table("t219").count(), 0);
-  assert.equal(await edges().count(), 10);
+  await hasEdges(10);
   assert.deepEqual(await look(page, "diagram-large"), []);
   await page.getByLabel("Filter the diagram").fill("t219");
   await table("t219").waitFor();
