@@ -181,7 +181,7 @@ test("an error puts the caret where it is", async () => {
   await alert.waitFor();
   assert.match(await alert.innerText(), /column "nothing_here" does not exist/);
   assert.equal(await page.locator(".cm-failed").innerText(), "nothing_here");
-  assert.deepEqual(await look(page, "error", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "error"), []);
 });
 
 test("what is typed while the formatter is being loaded is kept", async () => {
@@ -389,7 +389,7 @@ test("a write whose page went away is in the history, which asks what became of 
   await page.unroute(`${dataUrl}/v1/query`);
   await page.getByRole("button", { name: "History" }).click();
   await entry.getByText("Outcome unknown: no response").waitFor();
-  assert.deepEqual(await look(page, "history-unknown", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "history-unknown"), []);
   await entry.getByRole("button", { name: "Ask again" }).click();
   await entry.getByText("No response, but committed").waitFor();
   assert.equal(await entry.getByRole("button", { name: "Ask again" }).count(), 0);
@@ -431,7 +431,7 @@ test("what is typed survives a reload, and a closed tab can be opened again", as
   await page.getByRole("button", { name: /closed one/ }).click();
   await page.getByLabel("SQL", { exact: true }).getByText("'closed one'").waitFor();
   await page.getByRole("tab", { name: "Run", exact: true }).click();
-  assert.deepEqual(await look(page, "history", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "history"), []);
   await page.getByRole("button", { name: "Close the history" }).click();
 });
 
@@ -506,7 +506,7 @@ test("the history says in words what became of each statement, and how long it t
 test("the command palette finds what is typed", async () => {
   await page.keyboard.press("Control+k");
   await page.getByLabel("Command", { exact: true }).fill("dark");
-  assert.deepEqual(await look(page, "palette", ["wide", "phone"]), []);
+  assert.deepEqual(await look(page, "palette"), []);
   await page.keyboard.press("Enter");
   assert.equal(await page.locator("html").getAttribute("data-theme"), "dark");
   await page.keyboard.press("Control+k");
