@@ -106,6 +106,8 @@ const Days = ({ days, measure }: { days: readonly { day: string; value: number }
   );
 };
 
+const SHARES = ["Requests on its busiest day", "Rows of a request", "Bytes of a request", "Its time in PostgreSQL"];
+
 const BesideLimits = ({ usage, limits }: { usage: readonly Usage[]; limits: Capabilities["limits"] }) => {
   const all = useStore(known)?.filter(({ state }) => state !== "deleted");
   return (
@@ -117,13 +119,7 @@ const BesideLimits = ({ usage, limits }: { usage: readonly Usage[]; limits: Capa
       </p>
       <PageTable
         label="Usage beside the limits"
-        head={[
-          "Database",
-          "Requests on its busiest day",
-          "Rows of a request",
-          "Bytes of a request",
-          "Its time in PostgreSQL",
-        ]}
+        head={["Database", ...SHARES.map((text) => ({ text, isNumber: true }))]}
       >
         {sharesOf(usage, limits).map(({ name, requests, rows, bytes: size, engineMs }) => (
           <tr key={name}>
