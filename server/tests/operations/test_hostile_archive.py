@@ -45,7 +45,7 @@ class Spied:
         self.powerful: list[tuple[str, bool, bool]] = []
 
     def look(self) -> None:
-        (folder,) = self._work_folder.glob("plainsql-spare-*")
+        (folder,) = self._work_folder.glob("plainsql-spare-*/pg")
         conninfo = f"host={folder} port=5432 user={SUPERUSER} dbname={self._stage.names()[0]}"
         with psycopg.connect(conninfo, autocommit=True) as spare:
             self.called = spare.execute(_CALLED).fetchall()

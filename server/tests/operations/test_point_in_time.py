@@ -297,7 +297,7 @@ def _started(cell: ArchivedCell, restoring: "subprocess.Popen[bytes]") -> int:
 
 
 def _postmaster(work_folder: Path) -> int | None:
-    files = list(work_folder.glob("*/data/postmaster.pid"))
+    files = list(work_folder.glob("*/pg/data/postmaster.pid"))
     lines = files[0].read_text().splitlines() if files else []
     # Only what runs in the spare's own folder: the file of the cell is not in a backup.
     return int(lines[0]) if len(lines) > 1 and os.path.exists(f"/proc/{lines[0]}") else None

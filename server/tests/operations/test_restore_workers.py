@@ -261,7 +261,7 @@ def test_a_restore_that_ends_its_workers_is_abandoned(service: RestoringService)
 
 
 def _postmaster(work_folder: Path) -> int:
-    (file,) = work_folder.glob("*/data/postmaster.pid")
+    (file,) = work_folder.glob("*/pg/data/postmaster.pid")
     return int(file.read_text().splitlines()[0])
 
 

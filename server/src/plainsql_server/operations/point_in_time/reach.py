@@ -9,13 +9,14 @@ is restored, and refuses what can't be reached.
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.operations.point_in_time.child_process import last_line
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 
@@ -65,6 +66,17 @@ class LastBackup:
     """Whether pgBackRest found pages whose checksum is wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class BaseBackup:
+    """The backup from which a moment is restored."""
+
+    label: str
+    repository: int
+    began_at: datetime
+    databases: Mapping[str, int]
+    """The OIDs of the databases in it that were not made by PostgreSQL itself, by their names."""
+
+
 async def last_backup(archive: Archive) -> LastBackup | None:
     """Ask pgBackRest for the newest backup; None if there is none. Raises RequestError if it can't read the archive."""
     backups = [backup for stanza in await _asked(archive, "info") for backup in stanza.get("backup", [])]
@@ -75,13 +87,33 @@ async def last_backup(archive: Archive) -> LastBackup | None:
     return LastBackup(newest["label"], ended_at, bool(newest.get("error")))
 
 
+async def base_backup(archive: Archive, point: datetime | None) -> BaseBackup:
+    """Ask pgBackRest for the newest backup, or that before the moment. Raises RequestError if there is none."""
+    found = await _asked(archive, "info")
+    backups = [backup for stanza in found for backup in stanza.get("backup", [])]
+    if not backups:
+        raise _no_backup(found)
+    ended = [
+        backup for backup in backups
+        if point is None or datetime.fromtimestamp(backup["timestamp"]["stop"], UTC) + _SECOND <= point
+    ]  # fmt: skip
+    if not ended:
+        raise RequestError("archive_too_short", "That moment is before the archive's oldest backup.")
+    newest = max(ended, key=lambda backup: int(backup["timestamp"]["stop"]))
+    label, repository = newest["label"], newest["database"]["repo-key"]
+    (stanza,) = await _asked(archive, "info", f"--set={label}", f"--repo={repository}")
+    (shown,) = stanza["backup"]
+    databases = {each["name"]: each["oid"] for each in shown.get("database-ref") or []}
+    databases.pop(MAINTENANCE_DATABASE, None)
+    return BaseBackup(label, repository, datetime.fromtimestamp(shown["timestamp"]["start"], UTC), databases)
+
+
 async def archive_reach(archive: Archive) -> Reach:
     """Ask pgBackRest. Raises RequestError if it can't read the archive, or if that has no backup."""
     found = await _asked(archive, "info")
     backups = [backup for stanza in found for backup in stanza.get("backup", [])]
     if not backups:
-        reasons = [stanza["status"]["message"] for stanza in found]
-        raise RequestError("archive_failed", f"The archive has no backup: {', '.join(reasons) or 'no stanza'}.")
+        raise _no_backup(found)
     first = datetime.fromtimestamp(min(backup["timestamp"]["stop"] for backup in backups), UTC) + _SECOND
     stored = [each for stanza in found for each in stanza.get("archive", []) if each.get("max")]
     return Reach(first, max(filter(None, [await _archived_at(archive, each) for each in stored]), default=None))
@@ -136,11 +168,19 @@ async def _archived_at(archive: Archive, stored: dict[str, Any]) -> datetime | N
     return max(times, default=None)
 
 
+def _no_backup(stanzas: Any) -> RequestError:
+    # If it can't read a repository, pgBackRest says why there alone, in several lines.
+    said = [each["status"]["message"] for stanza in stanzas for each in (stanza, *stanza.get("repo", []))]
+    reasons = dict.fromkeys(" ".join(message.split()) for message in said)
+    return RequestError("archive_failed", f"The archive has no backup: {', '.join(reasons) or 'no stanza'}.")
+
+
 async def _asked(archive: Archive, *arguments: str) -> Any:
     done = await run_pgbackrest(archive, *arguments, "--output=json")
     if not done.succeeded:
         raise RequestError("archive_failed", f"pgBackRest can't read the archive: {last_line(done.errors)}")
-    return json.loads(done.output)
+    # It does not escape the line breaks in its messages.
+    return json.loads(done.output, strict=False)
 
 
 def _shown(at: datetime) -> str:

@@ -27,6 +27,7 @@ from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.engine.admin.fencing import allow_connections
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.operations.backup import backup_content
+from plainsql_server.operations.point_in_time.copied_from import copied_from
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.reach import archive_reach
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
@@ -70,8 +71,9 @@ async def restore_at(
         raise _not_there(origin)
     cell = await cell_of(directory, origin)
     await archive_until(point, cell, archive, progress)
+    sources = await copied_from(directory, origin, archive, point)
     async with spare_cluster_at(
-        archive, origin.engine_name, cell.admin_role, point, parent=folder, progress=progress
+        archive, origin.engine_name, cell.admin_role, point, sources=sources, parent=folder, progress=progress
     ) as spare:
         there = replace(cell, conninfo=spare.conninfo)
         await open_database(there, origin)

@@ -31,7 +31,7 @@ from plainsql_server.directory.restoring.workers import note_worker
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.reach import archive_reach
 from plainsql_server.operations.point_in_time.restore_at import restore_at
-from plainsql_server.operations.point_in_time.spare_cluster import remove_abandoned
+from plainsql_server.operations.point_in_time.spare_folder import remove_abandoned
 from plainsql_server.operations.restore import RestoreTimes, fill_branch, replace_database
 
 # How long a claim outlives its worker.
