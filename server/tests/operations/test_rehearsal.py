@@ -24,7 +24,8 @@ pytestmark = pytest.mark.chaos
 
 _BINARIES = Path("/usr/lib/postgresql/15/bin")
 
-# The customer casts its rows to text with a function that fails, and names a column and a schema as ours are named.
+# The customer casts its rows to text with a function that fails, has another one evaluated whenever a statement is
+# planned, and names a column and a schema as ours are named.
 _HOSTILE = """
     create type mood as enum ('bad', 'good');
     create type pair as (a int, b text);
@@ -33,6 +34,9 @@ _HOSTILE = """
         from generate_series(1, 1000) g;
     create function called(t) returns text language plpgsql as 'begin raise exception ''called''; end';
     create cast (t as text) with function called(t) as implicit;
+    create function planned() returns int language plpgsql immutable as 'begin return 1; end';
+    create index on t (planned());
+    create or replace function planned() returns int language plpgsql as 'begin raise exception ''called''; end';
     create schema pg; create table pg.pg_class as select 1 as a;
     create function pg.format(text, t) returns text language plpgsql as 'begin raise exception ''called''; end';
     create table parts (a int, b text) partition by list (a);
@@ -180,7 +184,9 @@ def test_an_archive_that_can_not_be_read_is_recorded_until_it_can(cell: Archived
     (copied / "conf.d/key.conf").write_text("[global]\nrepo1-cipher-pass=another\n")
     for path in (copied, *copied.rglob("*")):
         shutil.chown(path, cell.config_folder.owner(), cell.config_folder.group())
-    assert "pgBackRest can't restore the cell" in rehearse(replace(cell, config_folder=copied), exit_code=1)
+    failed = rehearse(replace(cell, config_folder=copied), exit_code=1)
+    assert "The archive has no backup" in failed
+    assert "unable to load info file" in failed
     assert recorded(cell) == [(False, True)]
     rehearse(cell)
     ((is_failing,),) = cell.stage.ask("select failed_at > succeeded_at from rehearsals")

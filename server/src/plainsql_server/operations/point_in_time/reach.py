@@ -22,6 +22,7 @@ from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgb
 
 # pgBackRest stores times in whole seconds, and restores a backup for moments after the second in which it ended.
 _SECOND = timedelta(seconds=1)
+_REASON_LENGTH = 300
 # The folder of a file of WAL in the archive is the start of its name.
 _FOLDER_LENGTH, _NAME_LENGTH = 16, 24
 _FOLDER, _FILE = re.compile(r"[0-9A-F]{16}\Z"), re.compile(r"[0-9A-F]{24}-")
@@ -171,7 +172,7 @@ async def _archived_at(archive: Archive, stored: dict[str, Any]) -> datetime | N
 def _no_backup(stanzas: Any) -> RequestError:
     # If it can't read a repository, pgBackRest says why there alone, in several lines.
     said = [each["status"]["message"] for stanza in stanzas for each in (stanza, *stanza.get("repo", []))]
-    reasons = dict.fromkeys(" ".join(message.split()) for message in said)
+    reasons = dict.fromkeys(" ".join(message.split())[:_REASON_LENGTH] for message in said)
     return RequestError("archive_failed", f"The archive has no backup: {', '.join(reasons) or 'no stanza'}.")
 
 

@@ -7,7 +7,7 @@ does may prevent that, and says nothing about the archive. Whatever else fails, 
 as a failed rehearsal in the directory, where `doctor` and the metrics find it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.upkeep.rehearsal_record import record_rehearsal
+from plainsql_server.operations.point_in_time.copied_from import copied_from
 from plainsql_server.operations.point_in_time.failures import failure_of
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import archive_until, open_database
@@ -26,6 +27,8 @@ from plainsql_server.operations.progress import Progress
 
 # With more, a night in which all databases are being written would never end.
 _TRIED = 5
+# A customer's database can be of any size, and its snapshot keeps vacuum from removing rows on the whole cell.
+_READ_S = 1_800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,10 @@ async def rehearse(
     except Exception as error:
         raise await _recorded(directory, cell, error) from error
     try:
-        found = await _restored(cell, database, expected.taken_at, archive, folder=folder, progress=progress)
+        sources = await copied_from(directory, database, archive, expected.taken_at)
+        found = await _restored(
+            cell, database, expected.taken_at, archive, sources=sources, folder=folder, progress=progress
+        )
         differing = differences(expected, found)
         if differing:
             raise RequestError(
@@ -87,18 +93,19 @@ async def _first_readable(cell: CellRecord, candidates: Sequence[DatabaseRecord]
     refused: ServiceError = RequestError("no_database", f"The cell {cell.name!r} has no database to restore.")
     for database in candidates[:_TRIED]:
         try:
-            return database, await contents_of(cell, database)
+            return database, await contents_of(cell, database, limit_s=_READ_S)
         except (ConflictError, LimitError, RequestError) as error:
             refused = error
     raise refused
 
 
 async def _restored(
-    cell: CellRecord, database: DatabaseRecord, point: datetime, archive: Archive, *, folder: Path, progress: Progress
-) -> Contents:
+    cell: CellRecord, database: DatabaseRecord, point: datetime, archive: Archive, *, sources: Collection[str],
+    folder: Path, progress: Progress,
+) -> Contents:  # fmt: skip
     await archive_until(point, cell, archive, progress)
     async with spare_cluster_at(
-        archive, database.engine_name, cell.admin_role, point, parent=folder, progress=progress
+        archive, database.engine_name, cell.admin_role, point, sources=sources, parent=folder, progress=progress
     ) as spare:
         there = replace(cell, conninfo=spare.conninfo)
         await open_database(there, database)

@@ -1,6 +1,6 @@
 """The content of a database at a time at which nobody wrote to it: rows and a checksum of each of its tables.
 
-    live = await contents_of(cell, database)
+    live = await contents_of(cell, database, limit_s=1800)
     restored = await contents_of(spare, database)
     found = differences(live, restored)
 
@@ -10,20 +10,26 @@ in the database. Every transaction that the snapshot shows has a commit record b
 other one has it after that, so recovery to that time gives exactly what the snapshot shows. If a table can't be locked
 at once, no writer waits for us: the lock is given up, and tried again later.
 
-Tables are locked and read as a backup does it, by the owner's rights and with a login that the customer can't end. The
-text of a row comes from the types' output functions, which only superusers can define. A cast could be the customer's.
+PostgreSQL ends the lock if this process does not go on, so the customer's transactions wait for half a second at most.
+
+Tables are locked and read as a backup does it, by the owner's rights and with a login that the customer can't end. They
+are read by COPY, and rows are hashed here: PostgreSQL plans any other statement, and evaluates the constant parts of
+the customer's indexes and statistics for that. The text of a row comes from the types' output functions, which only
+superusers can define.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import blake2b
 
 import psycopg
 from psycopg import AsyncConnection, errors, sql
 
-from plainsql_server.core.errors import ConflictError, RequestError, described
+from plainsql_server.core.errors import ConflictError, LimitError, RequestError, described
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.engine.admin.backups import BACKUP, KEEPER, backup_conninfo, check_dumpable
@@ -34,8 +40,9 @@ from plainsql_server.engine.admin.snapshot import fingerprint_of
 # writers always overlap, only a lock that they wait for can be had.
 _WAITS_MS = (*[1] * 20, *[100] * 10)
 _PAUSE_S = 0.25
-# All locks together. With thousands of tables, that takes longer than one of them.
-_LOCKING_MS = 500
+# All locks together, and then until the lock is given up. A writer waits for no longer than both.
+_LOCKING_MS = 250
+_LOCKED_MS = 250
 _ATTEMPTS = 3
 _SHOWN = 3
 
@@ -52,15 +59,34 @@ _TABLES = """
                       WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
     ORDER BY c.oid
 """
-# What the text of a value depends on, beyond what every connection of the service begins with.
+# The columns to compare. COPY has no generated ones. The text of the types named here depends on what an OID refers to
+# at the time, maybe outside of the database, and so does that of types which contain them.
+_COLUMNS = """
+    WITH RECURSIVE by_oid AS (
+        SELECT oid FROM pg_type
+        WHERE typnamespace = 'pg_catalog'::regnamespace AND (typname LIKE 'reg%%' OR typname = 'aclitem')
+        UNION
+        SELECT parts.whole FROM by_oid JOIN (
+            SELECT typelem AS part, oid AS whole FROM pg_type
+            UNION ALL SELECT typbasetype, oid FROM pg_type
+            UNION ALL SELECT rngsubtype, rngtypid FROM pg_range
+            UNION ALL SELECT rngsubtype, rngmultitypid FROM pg_range
+            UNION ALL SELECT a.atttypid, c.reltype FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+            WHERE a.attnum > 0 AND NOT a.attisdropped AND c.reltype <> 0
+        ) AS parts ON parts.part = by_oid.oid
+    )
+    SELECT attrelid, attname::text FROM pg_attribute
+    WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+      AND atttypid NOT IN (SELECT oid FROM by_oid)
+    ORDER BY attrelid, attnum
+"""
+# What the text of a value depends on, beyond what every connection of the service begins with; and limits: a snapshot
+# keeps vacuum from removing rows, so it must not last if this process stands still.
 _ALIKE = """
     SET lc_monetary = 'C'; SET xmlbinary = 'base64'; SET search_path = ''; SET row_security = off;
-    SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = 0
+    SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '1min'
 """
-# The order of the rows is that of the files, which an unordered sum does not show.
-_CONTENT = """
-    SELECT count(*), coalesce(sum(hashtextextended(format('%s', whole.*), 0)), 0)::text FROM ONLY {} AS whole
-"""
+_HASH_BYTES = 8
 # The table is locked by others, has another name, or is gone since it was listed.
 _TRY_AGAIN = (
     errors.LockNotAvailable, errors.QueryCanceled, errors.UndefinedTable, errors.InvalidSchemaName,
@@ -104,18 +130,28 @@ class _Changed(Exception):
     """Something was defined anew or emptied meanwhile, so that what was read is not of one state."""
 
 
-async def contents_of(cell: CellRecord, database: DatabaseRecord) -> Contents:
+async def contents_of(cell: CellRecord, database: DatabaseRecord, *, limit_s: float | None = None) -> Contents:
     """The content of the database on that cell, as of one time at which nothing was written.
 
-    Raises ConflictError if it is always being written, RequestError if its owner could not read everything, EngineError
-    if the cell is unavailable.
+    Raises ConflictError if it is always being written, LimitError if that takes longer than `limit_s`, RequestError if
+    its owner could not read everything, EngineError if the cell is unavailable.
     """
+    try:
+        async with asyncio.timeout(limit_s):
+            return await _contents_of(cell, database, limit_s)
+    except TimeoutError:
+        raise LimitError(
+            "read_timed_out", f"Reading the database {database.id} takes longer than {limit_s:.0f} seconds."
+        ) from None
+
+
+async def _contents_of(cell: CellRecord, database: DatabaseRecord, limit_s: float | None) -> Contents:
     async with admin_connection(cell.conninfo, cell.admin_role, database.engine_name, BACKUP + KEEPER) as admin:
         await check_dumpable(admin)
         await create_backup_role(admin, database.owner_role)
         for _ in range(_ATTEMPTS):
             try:
-                return await _read(cell, database)
+                return await _read(cell, database, limit_s)
             except _Changed:
                 continue
             except psycopg.Error as error:
@@ -142,19 +178,23 @@ def differences(expected: Contents, found: Contents) -> list[str]:
     return differing[:_SHOWN] + ([f"{more} more tables differ"] if more > 0 else [])
 
 
-async def _read(cell: CellRecord, database: DatabaseRecord) -> Contents:
-    async with _as_owner(cell, database) as locker, _as_owner(cell, database) as reader:
-        taken_at, tables, skipped = await _snapshot(locker, reader)
-        fingerprint = await fingerprint_of(reader)
-        contents = {table.oid: await _content(reader, table) for table in tables}
+async def _read(cell: CellRecord, database: DatabaseRecord, limit_s: float | None) -> Contents:
+    async with as_owner(cell, database) as reader:
+        # PostgreSQL ends what this process doesn't.
+        await reader.execute(f"SET statement_timeout = {round((limit_s or 0) * 1000)}".encode())
+        taken_at, tables, skipped = await _snapshot(cell, database, reader)
+        fingerprint, columns = await fingerprint_of(reader), await _columns(reader, tables)
+        contents = {table.oid: await _content(reader, table, columns[table.oid]) for table in tables}
         # The snapshot is held, but it has no effect on how PostgreSQL writes a row: a label or a column may be new.
-        if (tables, fingerprint) != ((await _listed(locker))[0], await fingerprint_of(locker)):
-            raise _Changed
+        async with as_owner(cell, database) as now:
+            if (tables, fingerprint) != ((await _listed(now))[0], await fingerprint_of(now)):
+                raise _Changed
     return Contents(taken_at, contents, skipped)
 
 
 @asynccontextmanager
-async def _as_owner(cell: CellRecord, database: DatabaseRecord) -> AsyncIterator[AsyncConnection]:
+async def as_owner(cell: CellRecord, database: DatabaseRecord) -> AsyncIterator[AsyncConnection]:
+    """A connection with the rights of the database's owner."""
     conninfo = backup_conninfo(cell.conninfo, database.engine_name, database.owner_role)
     async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
         await connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(database.owner_role)))
@@ -162,24 +202,25 @@ async def _as_owner(cell: CellRecord, database: DatabaseRecord) -> AsyncIterator
         yield connection
 
 
-async def _snapshot(locker: AsyncConnection, reader: AsyncConnection) -> tuple[datetime, list[_Table], int]:
+async def _snapshot(
+    cell: CellRecord, database: DatabaseRecord, reader: AsyncConnection
+) -> tuple[datetime, list[_Table], int]:
     """Begin the reader's transaction at a time at which nobody writes; return it with the tables that can be locked."""
     for wait_ms in _WAITS_MS:
-        tables, _ = await _listed(locker)
         try:
-            await _lock(locker, tables, wait_ms)
-            await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            # The transaction's snapshot is that of its first statement.
-            (taken_at,) = await (await reader.execute("SELECT clock_timestamp()")).fetchone() or (None,)
-        except _TRY_AGAIN:
-            taken_at = None
-        finally:
-            await locker.execute("ROLLBACK")
-        if taken_at is not None:
+            async with as_owner(cell, database) as locker:
+                tables = await lock_tables(locker, wait_ms)
+                await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                # The transaction's snapshot is that of its first statement.
+                (taken_at,) = await (await reader.execute("SELECT clock_timestamp()")).fetchone() or (None,)
+                # If PostgreSQL has ended the lock by now, the snapshot may be later than that.
+                await locker.execute("ROLLBACK")
             listed, skipped = await _listed(reader)
-            if listed == tables:
+            if taken_at is not None and listed == tables:
                 return taken_at, tables, skipped
-            await reader.execute("ROLLBACK")
+        except (*_TRY_AGAIN, errors.IdleInTransactionSessionTimeout):
+            pass
+        await reader.execute("ROLLBACK")
         await asyncio.sleep(_PAUSE_S)
     raise ConflictError(
         "tables_in_use", "The database is being written all the time, so that no state of it can be compared."
@@ -193,24 +234,44 @@ async def _listed(connection: AsyncConnection) -> tuple[list[_Table], int]:
     return tables, len(rows) - len(tables)
 
 
-async def _lock(locker: AsyncConnection, tables: Sequence[_Table], wait_ms: int) -> None:
+async def lock_tables(locker: AsyncConnection, wait_ms: int) -> list[_Table]:
+    """Lock the tables against writers until the end of the transaction, or of the time that PostgreSQL allows.
+
+    Raises psycopg.Error if a table can't be locked within `wait_ms`.
+    """
+    tables, _ = await _listed(locker)
     await locker.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     if tables:
         limits = f"SET LOCAL lock_timeout = {wait_ms}; SET LOCAL statement_timeout = {_LOCKING_MS}"
-        await locker.execute(limits.encode())
+        await locker.execute(f"{limits}; SET LOCAL idle_in_transaction_session_timeout = {_LOCKED_MS}".encode())
         listed = sql.SQL(", ").join(sql.SQL("ONLY {}").format(each.identifier) for each in tables)
         await locker.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(listed))
+    return tables
 
 
-async def _content(reader: AsyncConnection, table: _Table) -> TableContent:
+async def _columns(reader: AsyncConnection, tables: Sequence[_Table]) -> dict[int, list[str]]:
+    """The columns to compare, by the OID of their table."""
+    columns: defaultdict[int, list[str]] = defaultdict(list)
+    for oid, name in await (await reader.execute(_COLUMNS, ([table.oid for table in tables],))).fetchall():
+        columns[oid].append(name)
+    return columns
+
+
+async def _content(reader: AsyncConnection, table: _Table, columns: Sequence[str]) -> TableContent:
+    # COPY sends each row by itself. If no column can be compared, the rows are counted.
+    rows = total = 0
+    listed = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
+    statement = sql.SQL("COPY {} {} TO STDOUT").format(table.identifier, listed)
     try:
         # A subtransaction, because it gives the table's lock back.
-        async with reader.transaction(force_rollback=True):
-            found = await (await reader.execute(sql.SQL(_CONTENT).format(table.identifier))).fetchone()
+        async with reader.transaction(force_rollback=True), reader.cursor().copy(statement) as copy:
+            async for row in copy:
+                rows += 1
+                # The order of the rows is that of the files, which a sum does not show.
+                total += int.from_bytes(blake2b(row, digest_size=_HASH_BYTES).digest()) if columns else 0
     except _TRY_AGAIN as error:
         raise _Changed from error
-    assert found is not None
-    return TableContent(_printable(f"{table.schema}.{table.name}"), *found)
+    return TableContent(_printable(f"{table.schema}.{table.name}"), rows, f"{total:x}")
 
 
 def _printable(text: str) -> str:
