@@ -22,10 +22,10 @@ from server.tests.processes import wait_for
 ENDED = ("done", "failed")
 _RESTORED_WITHIN_S = 120.0
 # A row that is checked takes as long as this role is on the cell: to restore it, in particular.
-_SLOW = "slow_restores"
+SLOW = "slow_restores"
 _CHECKED = f"""
     create function checked(int) returns boolean language sql as $$
-        select case when exists (select from pg_catalog.pg_roles where rolname = '{_SLOW}')
+        select case when exists (select from pg_catalog.pg_roles where rolname = '{SLOW}')
             then pg_catalog.pg_sleep(300) is not null else true end $$
 """
 
@@ -182,11 +182,11 @@ def paused(service: RestoringService) -> Iterator["subprocess.Popen[bytes]"]:
 def slow(service: RestoringService) -> Iterator[None]:
     """What is restored during the block takes 5 minutes."""
     with service.cell.stage.postgres.connect() as admin:
-        admin.execute(f"create role {_SLOW}")
+        admin.execute(f"create role {SLOW}")
         try:
             yield
         finally:
-            admin.execute(f"drop role {_SLOW}")
+            admin.execute(f"drop role {SLOW}")
 
 
 def new_database(service: RestoringService, name: str) -> datetime:

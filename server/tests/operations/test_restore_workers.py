@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from plainsql_server.control_plane import cells
 from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.restoring import restores
 from plainsql_server.directory.restoring.restores import RestoreProgress
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
@@ -19,6 +21,7 @@ from plainsql_server.operations.restore import RestoreTimes
 from server.tests.customers import Customers
 from server.tests.operations.archived_cell import archived_cell
 from server.tests.operations.restoring_service import (
+    SLOW,
     RestoringService,
     expire_lease,
     new_database,
@@ -32,7 +35,7 @@ from server.tests.operations.restoring_service import (
     stop,
     wait_until_filling,
 )
-from server.tests.postgres import as_role
+from server.tests.postgres import SUPERUSER, as_role
 from server.tests.processes import wait_for
 
 pytestmark = pytest.mark.chaos
@@ -99,6 +102,67 @@ def test_a_worker_that_was_thought_to_be_dead_changes_nothing(service: Restoring
     assert state(service, asked["id"]) == ("done", 2)
     assert f"{asked['id']}: done" not in stop(first)
     nothing_is_left(service)
+
+
+# A row that is checked takes as long as there is that role, and goes on then.
+_CHECKED_LATER = f"""
+    create function checked(int) returns boolean language plpgsql as $$ begin
+        while exists (select from pg_catalog.pg_roles where rolname = '{SLOW}') loop
+            perform pg_catalog.pg_sleep(0.05);
+        end loop;
+        return true;
+    end $$
+"""
+
+
+@pytest.mark.parametrize("is_branch", [False, True])
+async def test_a_worker_whose_claim_ends_while_it_publishes_publishes_nothing(
+    service: RestoringService, is_branch: bool
+) -> None:
+    name = f"ending-{is_branch}".lower()
+    service.create(name, _CHECKED_LATER, "create table t (a int check (checked(a)))", "insert into t values (1)")
+    point, stage = datetime.now(UTC), service.cell.stage
+    service.query(name, "update t set a = 2")
+    first = service.start_worker()
+    with stage.postgres.connect(SUPERUSER, "postgres") as admin:
+        with slow(service):
+            asked, target = ask_for(service, name, point, is_branch=is_branch)
+            wait_until_filling(service)
+            draft = "select d.engine_name from restores r join databases d on d.id = r.replaced_id where r.id = %s"
+            ((engine_name,),) = stage.ask(draft, asked["id"])
+            admin.execute("select pg_advisory_lock(hashtextextended(%s, 0))", (engine_name,))
+        # Publishing begins with this lock.
+        waiting = "select from pg_locks where locktype = 'advisory' and not granted"
+        wait_for(lambda: admin.execute(waiting).rowcount > 0, 60, lambda: str(service.restore(asked["id"])))
+        first.send_signal(signal.SIGSTOP)
+        expire_lease(service, asked["id"])
+        async with Directory.open(stage.dsn) as directory:
+            local = await cells.get(directory, "local")
+            assert await restores.claim(directory, local.id, 60, 3600) is not None
+    first.send_signal(signal.SIGCONT)
+    # It has dropped what it filled.
+    dropped = "select from databases where engine_name = %s and state = 'deleted'"
+    wait_for(lambda: stage.ask(dropped, engine_name) != [], 60, lambda: str(stage.ask("select * from restores")))
+    assert f"{asked['id']}: done" not in stop(first)
+    assert state(service, asked["id"]) == ("running", 2)
+    assert rows(service, name) == [2]
+    if is_branch:
+        assert service.answer("GET", f"/v1/databases/{target}")["database"]["state"] == "creating"
+    expire_lease(service, asked["id"])
+    second = service.start_worker()
+    assert service.ended(asked["id"])["state"] == "done"
+    assert state(service, asked["id"]) == ("done", 3)
+    assert rows(service, target) == [1]
+    stop(second)
+    nothing_is_left(service)
+
+
+def ask_for(service: RestoringService, name: str, point: datetime, *, is_branch: bool) -> tuple[dict[str, Any], str]:
+    """A restore in place, or to a branch; and the name of what gets the content."""
+    if not is_branch:
+        return service.ask(name, point), name
+    body = {"name": f"{name}-then", "branch_of": name, "at": point.isoformat()}
+    return service.answer("POST", "/v1/databases", 202, json=body)["restore"], body["name"]
 
 
 def test_of_two_workers_each_restore_has_one(service: RestoringService) -> None:

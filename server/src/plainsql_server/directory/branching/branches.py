@@ -10,6 +10,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 
 _IS_DRAFT = "state = 'deleting' AND restores_to IS NULL"
+_IS_CLAIMED = f"{_IS_DRAFT} AND held_until > now()"
 _UNFINISHED_MOVE = "SELECT FROM moves WHERE database_id = d.id AND state IN ('copying', 'stopping', 'undoing')"
 
 
@@ -36,13 +37,13 @@ async def release(directory: Directory, parent: DatabaseRecord) -> None:
 async def put_off(directory: Directory, branch_id: str, claim_s: float) -> bool:
     """Renews the claim on a branch that is being made. Returns False if it is no longer being made.
 
-    It is a draft (`directory/drafts.py`): when the claim ends, any process drops what there is of it. `held_until`
-    distinguishes it from a branch that is being deleted.
+    It is a draft (`directory/drafts.py`): when the claim ends, any process drops what there is of it, so it can't be
+    renewed then. `held_until` distinguishes it from a branch that is being deleted.
     """
     statement = f"""
         UPDATE databases SET (work_after, held_until) = (SELECT until, until FROM (
             SELECT now() + %s * interval '1 s' AS until) AS claim)
-        WHERE id = %s AND {_IS_DRAFT}
+        WHERE id = %s AND {_IS_CLAIMED}
     """
     async with directory.connection() as connection:
         return (await connection.execute(statement, (claim_s, branch_id))).rowcount == 1
@@ -56,7 +57,9 @@ async def give_up(directory: Directory, branch_id: str) -> bool:
 
 
 async def complete(directory: Directory, branch: DatabaseRecord, parent: DatabaseRecord, by: Actor) -> bool:
-    """Makes the draft a ready database, which may contain code if its parent may. Returns False if it is no draft.
+    """Makes the draft a ready database, which may contain code if its parent may.
+
+    Returns False, and changes nothing, if it is no draft or its claim has ended: another process may be dropping it.
 
     Call it before the parent may be exchanged. A database is marked before code is stored in it, so what was copied
     with code is marked by now.
@@ -64,7 +67,7 @@ async def complete(directory: Directory, branch: DatabaseRecord, parent: Databas
     statement = f"""
         UPDATE databases SET state = 'ready', work_after = NULL, held_until = NULL, content_since = now(),
             plain = coalesce((SELECT p.plain FROM databases p WHERE p.id = %s AND p.engine_name = %s), false)
-        WHERE id = %s AND {_IS_DRAFT}
+        WHERE id = %s AND {_IS_CLAIMED}
     """
     async with directory.connection() as connection, connection.transaction():
         changed = await connection.execute(statement, (parent.id, parent.engine_name, branch.id))
