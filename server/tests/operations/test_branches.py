@@ -1,12 +1,15 @@
 """Branches on a real cell: the copy is complete and the customer's own, and none of the customer's code ran for it."""
 
 import asyncio
+import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from plainsql_server.control_plane import branches, databases, organizations
 from plainsql_server.control_plane.branches import NewBranch
@@ -17,6 +20,7 @@ from plainsql_server.core.tasks import end
 from plainsql_server.directory.branching import branches as stored
 from plainsql_server.directory.connection import Directory
 from plainsql_server.engine.admin import branching, fencing, hand_over, provisioning
+from plainsql_server.engine.admin.provisioning import EngineNames
 from server.tests.operations.stage import Stage
 from server.tests.operations.test_backups import SCHEMA, described
 from server.tests.operations.test_hostile import lay_traps, superusers
@@ -216,8 +220,9 @@ async def finish_all(stage: Stage) -> None:
     stage.ask("update databases set work_after = now(), held_until = null where state in ('creating', 'deleting')")
     async with Directory.open(stage.dsn) as directory:
         finisher = Finisher(directory, nothing_fails)
-        while await finisher.finish_some():
-            pass
+        async with asyncio.timeout(60):
+            while await finisher.finish_some():
+                pass
 
 
 def state(stage: Stage, name: str = "copy") -> str:
@@ -288,6 +293,28 @@ async def test_a_copy_with_anything_of_its_parents_roles_never_becomes_a_databas
     assert state(stage) == "deleted"
     stage.run("database", "delete", "--org", "acme", "main", "--permanently", "--yes")
     assert stage.on_cell() == others
+
+
+async def test_a_copy_in_which_one_table_still_belongs_to_its_parents_role_never_becomes_a_database(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything else was handed over."""
+    with stage.owner() as owner:
+        owner.execute("create table kept as select 1 as a; create table given as select 1 as a")
+    others = stage.on_cell()
+
+    async def hand_over_but_one(copy: psycopg.AsyncConnection, original: EngineNames, *arguments: Any) -> None:
+        await hand_over.hand_over(copy, original, *arguments)
+        back = sql.SQL("alter table public.kept owner to {}").format(sql.Identifier(original.owner_role))
+        await copy.execute(back)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(branching, "hand_over", hand_over_but_one)
+        with pytest.raises(InternalError) as failure:
+            await branch_here(stage)
+    assert "still has something of its parent's roles" in (failure.value.internal_context or "")
+    assert (state(stage), stage.on_cell()) == ("deleted", others)
+    branch(stage)
 
 
 def count_holds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -459,6 +486,34 @@ async def test_a_full_disk_is_no_reason_to_try_again(stage: Stage, monkeypatch: 
     assert (refusal.value.code, refusal.value.retryable) == ("branch_too_large", False)
     assert (state(stage), stage.on_cell()) == ("deleted", others)
     assert stage.ask("select held_until from databases where name = 'main'") == [(None,)]
+
+
+async def test_a_branch_for_which_the_cell_has_no_room_is_refused_before_anything_is_copied(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent has many bytes, none of which is on the disk."""
+    for limit in ("MAX_PARENT_BYTES", "MAX_BRANCHES_BYTES", "_WAL_LOG_BYTES"):
+        monkeypatch.setattr(branching, limit, 2**60)
+    others, engine_name = stage.on_cell(), stage.names()[0]
+    with stage.admin() as admin:
+        shown = "select current_setting('data_directory'), oid from pg_database where datname = current_database()"
+        ((folder, oid),) = admin.execute(shown).fetchall()
+    found = os.statvfs(folder)
+    file = Path(folder, f"base/{oid}/large")
+    file.touch()
+    os.truncate(file, found.f_bavail * found.f_frsize // 3)
+    try:
+        size = (await provisioning.sizes_bytes(stage.postgres.conninfo, SUPERUSER, [engine_name]))[engine_name]
+        with pytest.raises(LimitError, match=f"has {size:,} bytes, and its server has no room") as refusal:
+            await branch_here(stage)
+    finally:
+        file.unlink()
+    assert refusal.value.code == "branch_too_large"
+    (free,) = re.findall(r"^([\d,]+) bytes are free", refusal.value.internal_context or "")
+    assert abs(int(free.replace(",", "")) - found.f_bavail * found.f_frsize) < 2**30
+    assert stage.on_cell() == others
+    assert stage.ask("select from databases where name = 'copy'") == []
+    branch(stage)
 
 
 @pytest.mark.parametrize("change", [("suspend",), ("delete", "--yes")])

@@ -9,6 +9,7 @@ has committed, no tenant can connect to the copy. A copy that fails is never com
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -31,6 +32,10 @@ from plainsql_server.engine.admin.provisioning import EngineNames, admin_connect
 MAX_PARENT_BYTES = 2 * 1024**3
 MAX_BRANCHES_BYTES = 8 * 1024**3
 
+# A copy takes no more than a quarter of what is free on the disk: others may be made at the same time, and what all
+# tenants of the cell write needs room, too.
+_PART_OF_FREE = 4
+
 # Up to this size, the copy goes through the WAL, which takes no checkpoint. Above, files are copied, between two
 # checkpoints: they flush what every tenant of the cell has written, but the WAL gets nothing of the copy.
 _WAL_LOG_BYTES = 64 * 1024 * 1024
@@ -42,6 +47,9 @@ _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 _LOOK_EVERY_S = 0.005
 _RETRY_AFTER_MS = 5_000
 
+# PostgreSQL has no function that tells what is free on the disk of its data folder, in which a backend runs.
+_DISK = "COPY pg_temp.disk FROM PROGRAM 'df -Pk . | tail -n 1'"
+_FREE_KB = re.compile(r"\s(\d+)\s+\d+%\s")
 _SIZES = "SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname = ANY(%s)"
 _EDITION = "SELECT coalesce(shobj_description(oid, 'pg_database'), 'unknown') FROM pg_database WHERE datname = %s"
 _CLONE = """
@@ -136,7 +144,7 @@ def busy(reason: str) -> EngineError:
 
 
 async def _check_sizes(cell: AsyncConnection, parent: EngineNames, branches: Sequence[str]) -> int:
-    """The size of the parent. Raises LimitError if it, or it and all branches, are too large."""
+    """The size of the parent. Raises LimitError if it, or it and all branches, are too large, or for want of room."""
     sizes: dict[str, int | None] = dict(await (await cell.execute(_SIZES, ([parent.database, *branches],))).fetchall())
     size_bytes = sizes.get(parent.database)
     if size_bytes is None:
@@ -151,11 +159,30 @@ async def _check_sizes(cell: AsyncConnection, parent: EngineNames, branches: Seq
             f"Your branches would have {together:,} bytes; together, they may have {MAX_BRANCHES_BYTES:,} bytes.",
             "Delete a branch permanently.",
         )
+    free_bytes = await _free_bytes(cell)
+    if free_bytes is not None and size_bytes * _PART_OF_FREE > free_bytes:
+        raise _too_large(
+            f"The database has {size_bytes:,} bytes, and its server has no room for a copy of it.",
+            internal_context=f"{free_bytes:,} bytes are free there, and must be {size_bytes * _PART_OF_FREE:,}.",
+        )
     return int(size_bytes)
 
 
-def _too_large(message: str, hint: str | None = None) -> LimitError:
-    return LimitError("branch_too_large", message, hint=hint)
+async def _free_bytes(cell: AsyncConnection) -> int | None:
+    """What is free on the cell's disk; None if it can't tell."""
+    try:
+        async with cell.transaction(force_rollback=True):
+            await cell.execute("CREATE TEMP TABLE disk (line text)")
+            await cell.execute(_DISK)
+            found = await (await cell.execute("SELECT line FROM pg_temp.disk")).fetchone()
+    except psycopg.DatabaseError:
+        return None
+    match = _FREE_KB.search(found[0]) if found else None
+    return int(match[1]) * 1024 if match else None
+
+
+def _too_large(message: str, hint: str | None = None, *, internal_context: str | None = None) -> LimitError:
+    return LimitError("branch_too_large", message, hint=hint, internal_context=internal_context)
 
 
 async def _copy(parent: Parent, names: EngineNames, held: Callable[[], AbstractAsyncContextManager[None]]) -> str:
