@@ -32,7 +32,7 @@ const TABLES = [
   "create table events_2026 partition of events for values from ('2026-01-01') to ('2027-01-01')",
   "create table settings (name text primary key, value jsonb)",
   "create table notes (id bigint primary key, body text, tags text[])",
-  `create table "${SCRIPT}" ("${SCRIPT}" int)`,
+  `create table "${SCRIPT}" ("${SCRIPT}\u202e" int)`,
 ];
 const REFERENCES = [
   "addresses (country) references countries (code)",
@@ -306,6 +306,7 @@ test("what has changed is shown when it is loaded again", async () => {
 
 test("names are text, and no style or script was refused", async () => {
   await link(SCRIPT).waitFor();
+  assert.match(await table(SCRIPT).locator(".diagram-column-name").innerText(), /U\+202E$/);
   assert.equal(await page.locator(".diagram img").count(), 0);
   assert.equal(await page.evaluate("window.pwned"), undefined);
   assert.deepEqual(page.complaints, []);

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "react";
 import { type AuditEntry, auditPage } from "../api/control.ts";
 import { count, moment, number } from "../app/figures.ts";
+import { Marked } from "../app/marked.tsx";
 import { Button, PageTable, Problem, Search, useWork } from "../app/parts.tsx";
 
 export const AuditPage = () => {
@@ -51,7 +52,9 @@ export const AuditPage = () => {
                 {each.actor.kind} {each.actor.id && <code className="faint">{each.actor.id}</code>}
               </td>
               <td className="wide">
-                <code>{JSON.stringify(each.details)}</code>
+                <code>
+                  <Marked>{JSON.stringify(each.details)}</Marked>
+                </code>
               </td>
             </tr>
           ))}

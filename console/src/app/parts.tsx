@@ -212,7 +212,9 @@ export const Dialog = ({ title, close, isFirm = false, children }: DialogProps) 
       onClick={(event) => !isFirm && isPressedOutside.current && event.target === dialog.current && close()}
     >
       <div className="dialog-inner">
-        <h2>{title}</h2>
+        <h2>
+          <Marked>{title}</Marked>
+        </h2>
         {children}
       </div>
     </dialog>
@@ -323,7 +325,9 @@ export const Search = ({ label, placeholder = "Search", value, change }: SearchP
 export const Field = ({ label, hint, children }: { label: string; hint?: ReactNode; children: ReactNode }) => (
   // biome-ignore lint/a11y/noLabelWithoutControl: the control is among the children
   <label className="field">
-    <span>{label}</span>
+    <span>
+      <Marked>{label}</Marked>
+    </span>
     {children}
     {hint && <small>{hint}</small>}
   </label>

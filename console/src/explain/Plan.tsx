@@ -21,7 +21,10 @@ export const Plan = ({ explained, isRehearsed }: { explained: Explained; isRehea
         {nodes.map((node) => (
           <li key={node.key} className={node.isWorst ? "plan-node worst" : "plan-node"}>
             <div className="plan-what" style={{ paddingLeft: node.depth * 16 }}>
-              <b>{node.title}</b> {node.isWorst && <span className="tag bad">takes most time</span>}
+              <b>
+                <Marked>{node.title}</Marked>
+              </b>{" "}
+              {node.isWorst && <span className="tag bad">takes most time</span>}
               {node.details.map((each) => (
                 <small key={each}>
                   <Marked>{each}</Marked>
@@ -29,7 +32,7 @@ export const Plan = ({ explained, isRehearsed }: { explained: Explained; isRehea
               ))}
               {node.hints.map((each) => (
                 <p key={each} className="plan-hint">
-                  {each}
+                  <Marked>{each}</Marked>
                 </p>
               ))}
             </div>

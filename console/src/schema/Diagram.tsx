@@ -28,6 +28,7 @@ import {
 } from "react";
 import { run } from "../api/data.ts";
 import { count, number } from "../app/figures.ts";
+import { Marked, marked } from "../app/marked.tsx";
 import { Button, Problem, Search, TabList, tabPanel, useLoaded } from "../app/parts.tsx";
 import { go } from "../app/place.ts";
 import {
@@ -315,15 +316,17 @@ const TableBox = ({ data: { table, isMatch }, width = 0 }: NodeProps<TableNode>)
           className="diagram-name"
           href={addressOf(table)}
           draggable={false}
-          title={idOf(table)}
+          title={marked(idOf(table))}
           style={{ "--far-size": `${nameSize(name, width)}px` } as CSSProperties}
         >
-          {name}
+          <Marked>{name}</Marked>
         </a>
         <ul className="diagram-columns">
           {table.columns.map(({ name: column, type, isPrimary }) => (
-            <li key={column} className="diagram-column" title={`${column} ${type}`}>
-              <span className={isPrimary ? "diagram-column-name primary" : "diagram-column-name"}>{column}</span>
+            <li key={column} className="diagram-column" title={marked(`${column} ${type}`)}>
+              <span className={isPrimary ? "diagram-column-name primary" : "diagram-column-name"}>
+                <Marked>{column}</Marked>
+              </span>
               {isPrimary && <abbr title="primary key">PK</abbr>}
               {foreign.has(column) && (
                 <abbr className="foreign" title="foreign key">
@@ -357,6 +360,12 @@ const KeyLine = ({ data }: EdgeProps<KeyEdge>) => {
 const NODE_TYPES = { table: TableBox, label: LabelBox };
 const EDGE_TYPES = { key: KeyLine };
 
+const TableLink = ({ to }: { to: Parameters<typeof addressOf>[0] }) => (
+  <a href={addressOf(to)}>
+    <Marked>{labelOf(to)}</Marked>
+  </a>
+);
+
 /** What the diagram shows, in words. */
 const References = ({ tables, matched }: ShownProps) => {
   const keys = tables.flatMap((table) =>
@@ -374,8 +383,8 @@ const References = ({ tables, matched }: ShownProps) => {
       <ul className="definitions" aria-label="References">
         {keys.map(({ table, key }) => (
           <li key={`${table.id} ${key.name}`}>
-            <a href={addressOf(table)}>{labelOf(table)}</a> ({key.columns.join(", ")}) references{" "}
-            <a href={addressOf(key.references)}>{labelOf(key.references)}</a> ({key.references.columns.join(", ")})
+            <TableLink to={table} /> (<Marked>{key.columns.join(", ")}</Marked>) references{" "}
+            <TableLink to={key.references} /> (<Marked>{key.references.columns.join(", ")}</Marked>)
             {key.onDelete !== "no action" && `, on delete ${key.onDelete}`}
             {key.onUpdate !== "no action" && `, on update ${key.onUpdate}`}
           </li>
@@ -387,7 +396,7 @@ const References = ({ tables, matched }: ShownProps) => {
           <ul className="definitions" aria-label="Without foreign keys">
             {loose.map((table) => (
               <li key={table.id}>
-                <a href={addressOf(table)}>{labelOf(table)}</a>
+                <TableLink to={table} />
               </li>
             ))}
           </ul>

@@ -370,7 +370,7 @@ const Filters = ({ columns, filters, isLocked, change }: FiltersProps) => {
           aria-label={`Remove the filter ${each.column} ${each.operator} ${each.value}`}
           onClick={() => change(filters.filter((_, at) => at !== i))}
         >
-          {each.column} {each.operator} {each.value} ×
+          <Marked>{`${each.column} ${each.operator} ${each.value}`}</Marked> ×
         </Button>
       ))}
     </form>
