@@ -38,7 +38,8 @@ SOAK_tenant_isolation := server/tests/tenant_isolation
 SOAK_client := client/tests js/tests console/tests
 SOAK_failover := server/tests/failover
 SOAK_moves := server/tests/fleet
-SOAK_drills := server/tests/drills server/tests/operations/test_lost_machines.py
+SOAK_drills := server/tests/drills server/tests/operations/test_lost_machines.py \
+	server/tests/operations/test_streamed_cell.py
 SOAK_install := server/tests/install
 # With all examples of Hypothesis.
 SOAK_properties = $(shell grep -rlE "^from hypothesis import" server/tests client/tests --include=test_*.py)

@@ -304,6 +304,10 @@ _CELL_UPKEEP = (
     ("archive_backup_age_s", "plainsql_cell_archive_backup_age_seconds", "Since the last backup in the archive ended."),
     ("rehearsal_age_s", "plainsql_cell_rehearsal_age_seconds", "Since a restore from the archive was last rehearsed."),
     ("is_rehearsal_failing", "plainsql_cell_rehearsal_failed", "1 if the last rehearsal of a restore failed."),
+    ("is_stream_received", "plainsql_cell_stream_received", "1 if another machine receives the cell's WAL."),
+    ("stream_lag_bytes", "plainsql_cell_stream_lag_bytes", "How much WAL has not been received."),
+    ("stream_lag_s", "plainsql_cell_stream_lag_seconds", "For how long, at most, WAL has not been received."),
+    ("is_stream_lost", "plainsql_cell_stream_lost", "1 if the receiver's slot is lost or missing."),
     ("disk_free_ratio", "plainsql_cell_disk_free_ratio", "Free part of the cell's disk, if it is this machine's."),
 )
 

@@ -45,7 +45,7 @@ def promtool(*arguments: str) -> str:
 
 
 def test_prometheus_takes_the_rules_and_the_sample_configuration() -> None:
-    assert "26 rules found" in promtool("check", "rules", RULES.name)
+    assert "29 rules found" in promtool("check", "rules", RULES.name)
     assert "SUCCESS" in promtool("check", "config", "prometheus.yml")
 
 

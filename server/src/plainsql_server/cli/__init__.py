@@ -40,7 +40,7 @@ _COMMANDS = {
     "backups": ("upkeep.backups", "Back up everything into a folder, and delete old backups."),
     "restore": ("restore", "Restore a database or the directory from a backup."),
     "restores": ("upkeep.restores", "Carry out restores to a point in time that customers ask for."),
-    "wal": ("wal", "Restore and prune the WAL that a receiver of a cell's stream has stored."),
+    "wal": ("upkeep.wal", "Restore and prune the WAL that a receiver of a cell's stream has stored."),
     "alias": ("alias", "Print the nginx configuration of the alias, or keep it up to date."),
     "setup": ("setup.machine", "Prepare one machine for the whole service."),
     "units": ("setup.units", "Write the systemd units of the planes and the backups."),

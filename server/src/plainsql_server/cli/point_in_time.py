@@ -23,6 +23,17 @@ from plainsql_server.operations.restore import RestoreTimes, replace_database, r
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# The value of --at for all that there is.
+LATEST = "latest"
+
+
+class _TimeOrLatest(click.DateTime):
+    """A time with its zone, or LATEST."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return LATEST if value == LATEST else super().convert(value, param, ctx)
+
+
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -44,11 +55,15 @@ cell_of_archive_option = click.option(
 
 _OPTIONS = (
     click.option(
-        "--at", type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]), metavar="TIME",
-        help="Restore a database as it was then, such as 2027-01-31T12:30:00Z.",
+        "--at", type=_TimeOrLatest(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]), metavar="TIME",
+        help="Restore a database as it was then, such as 2027-01-31T12:30:00Z; 'latest' for all that there is.",
     ),
     click.option("--from", "origin", metavar="NAME-OR-ID", help="With --at: the database that was so."),
     archive_option(),
+    click.option(
+        "--received", type=_FOLDER, metavar="FOLDER",
+        help="With --at: folder of WAL that was received from the cell and that the archive may lack.",
+    ),
     work_folder_option,
 )  # fmt: skip
 
@@ -56,9 +71,10 @@ _OPTIONS = (
 class PointInTimeOptions(TypedDict):
     """The options of `restore` that belong to --at."""
 
-    at: datetime | None
+    at: datetime | str | None
     origin: str | None
     archive: Path | None
+    received: Path | None
     work_folder: Path
 
 
@@ -91,8 +107,8 @@ async def cell_of_archive(directory: Directory, name: str | None) -> CellRecord:
 
 def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
     """Restore, say what was restored, and return the id of the database."""
-    point, folder = options["at"], options["archive"]
-    assert point is not None
+    at, folder, received = options["at"], options["archive"], options["received"]
+    point = at if isinstance(at, datetime) else None
     if folder is None:
         raise click.UsageError("--at needs --archive.")
     if target.replace == (options["origin"] is not None):
@@ -109,7 +125,7 @@ def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
             owner = await organizations.get(directory, target.organization or "")
             return await restore_database(directory, owner.id, target.name, file, bar, to=target.to)
 
-        archive = Archive(folder.resolve())
+        archive = Archive(folder.resolve(), received=received.resolve() if received else None)
         try:
             return await restore_at(
                 directory, origin, point, archive, goal, folder=options["work_folder"], progress=bar
@@ -120,9 +136,12 @@ def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
     with Bar() as bar:
         restored = with_directory(work)
     last = f"{restored.last_commit_at:%Y-%m-%d %H:%M:%S.%f} UTC" if restored.last_commit_at else "unknown"
+    shown = (
+        f"at {point.isoformat()}. The last commit of the cell before that" if point else "last. Its cell's last commit"
+    )
     remark(
-        f"Restored the database {restored.database.name!r} on the cell {restored.database.cell_name!r} as it was at"
-        f" {point.isoformat()}. The last commit of the cell before that: {last}."
+        f"Restored the database {restored.database.name!r} on the cell {restored.database.cell_name!r} as it was"
+        f" {shown}: {last}."
     )
     if restored.prepared:
         remark(

@@ -56,7 +56,8 @@ def restore_command(
 
     With --at, there is no backup file: the database --from is restored as it was at that time, from the archive of its
     cell (see `plainsql-server cell files --archive-to`), on a machine that has the archive and PostgreSQL. With
-    --replace, DATABASE itself is.
+    --replace, DATABASE itself is. `--at latest` restores it as it was last, also if its cell is lost. What was received
+    from the cell (`cell files --stream-to`) and is not archived is in --received.
     """
     _check_usage(
         name, organization, of_directory=of_directory, replace=replace, others=lost or of_another or to is not None
@@ -70,8 +71,8 @@ def restore_command(
         target = Destination(name, organization, replace=replace, to=to, lost=lost, times=times_of(settings))
         click.echo(restore_as_it_was(target, time_options))
         return
-    if time_options["origin"] is not None or time_options["archive"] is not None:
-        raise click.UsageError("--from and --archive need --at.")
+    if any(time_options[name] is not None for name in ("origin", "archive", "received")):
+        raise click.UsageError("--from, --archive and --received need --at.")
     with _opened(source) as file, reading_through(commands, file) as stream, Bar() as bar:
         if name is None:
             unfinished = with_directory(

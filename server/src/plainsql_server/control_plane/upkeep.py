@@ -116,7 +116,7 @@ class Upkeep:
 def _cell(cell: CellRecord, measures: CellMeasures | None, rehearsals: RehearsalState | None) -> CellUpkeep:
     if measures is None:
         return CellUpkeep(cell.name)
-    rehearsed = rehearsals if measures.has_pgbackrest else None
+    rehearsed, stream = rehearsals if measures.has_pgbackrest else None, measures.stream
     return CellUpkeep(
         cell.name,
         is_up=True,
@@ -129,6 +129,10 @@ def _cell(cell: CellRecord, measures: CellMeasures | None, rehearsals: Rehearsal
         archive_backup_age_s=archive_backup_age_s(measures, cell.created_at),
         rehearsal_age_s=rehearsed.age_s if rehearsed else None,
         is_rehearsal_failing=rehearsed.is_failing if rehearsed else None,
+        is_stream_received=stream.is_received if stream else None,
+        stream_lag_bytes=stream.lag_bytes if stream else None,
+        stream_lag_s=stream.lag_s if stream else None,
+        is_stream_lost=stream.is_lost if stream else None,
         disk_free_ratio=_disk_free_ratio(cell, measures.data_directory),
     )
 

@@ -142,6 +142,11 @@ class CellUpkeep:
     # Since the last rehearsal that succeeded, and whether the last one failed. None: pgBackRest does not archive it.
     rehearsal_age_s: float | None = None
     is_rehearsal_failing: bool | None = None
+    # Whether another machine receives its WAL, what is not received, and whether it can go on. None: none should.
+    is_stream_received: bool | None = None
+    stream_lag_bytes: int | None = None
+    stream_lag_s: float | None = None
+    is_stream_lost: bool | None = None
     # None: the disk is another machine's.
     disk_free_ratio: float | None = None
 

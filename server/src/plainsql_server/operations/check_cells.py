@@ -30,7 +30,7 @@ from plainsql_server.operations.check_replicas import hidden, standbys
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB, locks_per_transaction, max_connections, shortest_naptime_s
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
-from plainsql_server.operations.upkeep import cell_archive, cell_upkeep
+from plainsql_server.operations.upkeep import cell_archive, cell_stream, cell_upkeep
 from plainsql_server.settings import Settings
 
 # Connections for operators, backups and provisioning, in addition to the data planes'.
@@ -91,6 +91,7 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord, processe
     if target.settings.upkeep == "on":
         findings += cell_upkeep.certificates(check, cell.conninfo, measures)
         findings += await _archive(check, directory, cell, facts, measures)
+        findings += cell_stream.stream(check, measures.stream)
         findings += await _workers(check, directory, cell)
         findings += cell_upkeep.transaction_ids(check, measures)
         if _is_here(cell):

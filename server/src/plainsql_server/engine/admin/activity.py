@@ -15,7 +15,7 @@ from typing import Any
 from psycopg import AsyncConnection
 from psycopg.errors import QueryCanceled
 
-from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
+from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE, STREAM_ROLE
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.engine.connection.interrupt import AWAITS_NO_STANDBY
 from plainsql_server.engine.connection.sqlstate import engine_unavailable
@@ -44,10 +44,10 @@ _SELF = """
            (SELECT count(*) FROM pg_prepared_xacts) AS prepared_transactions
 """
 _SIZE = "SELECT sum(pg_database_size(oid))::bigint AS size_bytes FROM pg_database"
-_REPLICAS = """
+_REPLICAS = f"""
     SELECT application_name AS name, state, sync_state,
            pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint AS behind_bytes
-    FROM pg_stat_replication ORDER BY application_name
+    FROM pg_stat_replication WHERE usename IS DISTINCT FROM '{STREAM_ROLE}' ORDER BY application_name
 """
 _STATEMENTS = f"""
     SELECT pid, {_COUNTED_ROLE} AS role, state, query, wait_event_type AS waits_for,

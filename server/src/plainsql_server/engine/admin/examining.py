@@ -9,7 +9,7 @@ from psycopg import AsyncConnection
 
 from plainsql_server.engine.admin import extensions, login_rules, tenants_group
 from plainsql_server.engine.admin.activity import rows
-from plainsql_server.engine.admin.cell import TEMPLATE
+from plainsql_server.engine.admin.cell import STREAM_ROLE, TEMPLATE
 from plainsql_server.engine.admin.extensions import AllowedExtension
 from plainsql_server.engine.admin.login_rules import Admission
 from plainsql_server.engine.admin.provisioning import VERSION_FLOOR
@@ -43,9 +43,10 @@ _OPEN_NETWORK = """
     FROM pg_hba_file_rules WHERE type LIKE 'host%' AND auth_method = 'trust'
       AND NOT coalesce(options && ARRAY['clientcert=verify-ca', 'clientcert=verify-full'], false)
 """
-_STILL_SLOTS = """
+# That of a receiver of the WAL is measured by `measures.py`.
+_STILL_SLOTS = f"""
     SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint AS kept_bytes
-    FROM pg_replication_slots WHERE NOT active
+    FROM pg_replication_slots WHERE NOT active AND slot_name <> '{STREAM_ROLE}'
 """
 
 

@@ -5,8 +5,8 @@
     async with directory.connection() as connection:
         print(await measure_archiving(connection))
 
-`doctor` and the control plane's metrics use it. For a cell, it takes two short queries of PostgreSQL's own views, a
-third one if the cell archives its WAL, and reads no tenant's objects.
+`doctor` and the control plane's metrics use it. For a cell, it takes three short queries of PostgreSQL's own views, a
+fourth one if the cell archives its WAL, and reads no tenant's objects.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from psycopg.rows import class_row
 
 from plainsql_server.core.clock import now
 from plainsql_server.engine.admin.activity import rows
+from plainsql_server.engine.admin.cell import STREAM_ROLE
 
 # The columns of ArchivingMeasures that every role may read.
 _ARCHIVER = """
@@ -33,7 +34,8 @@ _MEASURES = f"""
            current_setting('data_directory') AS data_directory,
            current_setting('archive_mode') <> 'off' AND current_setting('archive_command') LIKE '%pgbackrest%'
                AS has_pgbackrest,
-           (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming') AS standbys,
+           (SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'
+            AND usename IS DISTINCT FROM '{STREAM_ROLE}') AS standbys,
            CASE WHEN pg_is_in_recovery() THEN NULL ELSE (
                SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)) FROM pg_stat_replication
                WHERE state = 'streaming')::bigint END AS behind_bytes,
@@ -99,6 +101,31 @@ _ARCHIVING = f"""
                            ELSE 0 END
                FROM place)::float8 END AS archive_lag_s
 """
+# The time for which something is not received: as PostgreSQL measures it while the receiver follows. Otherwise, from
+# the file of the WAL with the first byte that was not received. The file was last written to at its time; the byte is
+# older than that by at most the time after which a file is closed.
+_STREAM = f"""
+    WITH slot AS (
+        SELECT s.active, s.wal_status, r.state, r.flush_lag,
+               pg_wal_lsn_diff(pg_current_wal_flush_lsn(), coalesce(r.flush_lsn, s.restart_lsn))::bigint AS lag_bytes,
+               pg_walfile_name(coalesce(r.flush_lsn, s.restart_lsn) + 1) AS file
+        FROM pg_replication_slots AS s LEFT JOIN pg_stat_replication AS r ON r.pid = s.active_pid
+        WHERE s.slot_name = '{STREAM_ROLE}'
+    ), settings AS (
+        SELECT setting::float8 AS open_s FROM pg_settings WHERE name = 'archive_timeout'
+    )
+    SELECT coalesce(slot.active, false) AS is_received,
+           slot.wal_status IS NULL OR slot.wal_status = 'lost' AS is_lost,
+           slot.wal_status IS NOT NULL AS has_slot,
+           CASE WHEN slot.lag_bytes IS NOT NULL THEN greatest(0, slot.lag_bytes) END AS lag_bytes,
+           CASE WHEN slot.lag_bytes <= 0 THEN 0
+                WHEN slot.active AND slot.state = 'streaming' THEN coalesce(extract(epoch FROM slot.flush_lag), 0)
+                WHEN slot.lag_bytes IS NOT NULL THEN open_s + greatest(0, extract(epoch FROM now() - (
+                    SELECT modification FROM pg_ls_waldir() WHERE name = slot.file)))
+           END::float8 AS lag_s
+    FROM settings LEFT JOIN slot ON true
+    WHERE slot.wal_status IS NOT NULL OR EXISTS (SELECT FROM pg_roles WHERE rolname = '{STREAM_ROLE}')
+"""
 # Only certificates: the file may also hold the private key, which must not leave the cell. Only superusers may read
 # files, unless they have allowed others to. A certificate chain is far shorter than what is read.
 _CERTIFICATE = """
@@ -126,6 +153,20 @@ class ArchivingMeasures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamMeasures:
+    """A cell's stream. The cell has a role for a receiver, or a slot."""
+
+    # Whether a receiver is connected.
+    is_received: bool
+    # Whether the cell does not keep what was not received: the receiver was away for too long, or has no slot.
+    is_lost: bool
+    has_slot: bool
+    # What was not received: how much, and since when, at most. None if the slot is lost.
+    lag_bytes: int | None
+    lag_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellMeasures(ArchivingMeasures):
     """The measures of one cell."""
 
@@ -143,6 +184,8 @@ class CellMeasures(ArchivingMeasures):
     # Since its last backup, if it has a record of one. Otherwise, since when it has none; None: it never had a record.
     has_archive_backup: bool = False
     archive_backup_age_s: float | None = None
+    # None: no other machine is to receive its WAL.
+    stream: StreamMeasures | None = None
 
 
 async def measure(connection: AsyncConnection) -> CellMeasures:
@@ -151,7 +194,15 @@ async def measure(connection: AsyncConnection) -> CellMeasures:
     is_standby = measured.pop("is_standby")
     (archive,) = await rows(connection, _ARCHIVE) if measured["is_archiving"] and not is_standby else [{}]
     certificate = await rows(connection, _CERTIFICATE)
-    return CellMeasures(**measured, **archive, certificate_pem=certificate[0]["pem"] if certificate else None)
+    pem = certificate[0]["pem"] if certificate else None
+    stream = None if is_standby else await _measure_stream(connection)
+    return CellMeasures(**measured, **archive, certificate_pem=pem, stream=stream)
+
+
+async def _measure_stream(connection: AsyncConnection) -> StreamMeasures | None:
+    """Returns None if the cell is not streamed. Not for a standby."""
+    found = await rows(connection, _STREAM)
+    return StreamMeasures(**found[0]) if found else None
 
 
 def archive_backup_age_s(measures: CellMeasures, added_at: datetime) -> float | None:

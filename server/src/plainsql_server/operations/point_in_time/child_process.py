@@ -62,7 +62,7 @@ async def asked_locally(query: str, dsn: str) -> str:
     )  # fmt: skip
     output, errors = await process.communicate()
     if process.returncode != 0:
-        raise RequestError("engine_unavailable", f"The cluster does not answer: {last_line(errors.decode())}")
+        raise RequestError("archive_failed", f"The cluster does not answer: {last_line(errors.decode())}")
     return output.decode().strip()
 
 

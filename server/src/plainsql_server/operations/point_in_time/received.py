@@ -1,25 +1,26 @@
 """The WAL that pg_receivewal has received from a cell: what of it the archive lacks, where it ends, what can go.
 
-    await place_received(folder, archive, data / "pg_wal")
+    files = await place_received(folder, archive, data / "pg_wal")
+    failed = await archive_placed([file.name for file in files if file.is_complete], archive, data)
     end = await received_end(folder)
     await prune_received(folder, archive)
 
 A cluster that replays its archive asks for each file of WAL there first, and then looks into its own `pg_wal`. So what
-was received and is not archived belongs there. When the cluster is open, it archives these files itself.
+was received and is not archived belongs there.
 """
 
-import os
 import re
-import shutil
 import tempfile
 from asyncio import create_subprocess_exec
 from asyncio.subprocess import DEVNULL, PIPE
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from plainsql_server.core.errors import RequestError
-from plainsql_server.operations.point_in_time.pgbackrest import Archive
+from plainsql_server.operations.point_in_time.child_process import identity, last_line
+from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 from plainsql_server.operations.point_in_time.reach import archived_among
 from plainsql_server.operations.programs import find_program, program_environment
 
@@ -38,6 +39,9 @@ class ReceivedFile:
     name: str
     path: Path
     is_complete: bool
+    size_bytes: int
+    written_s: float
+    """When something was received into it last, in seconds since 1970."""
 
     @property
     def timeline(self) -> int:
@@ -58,32 +62,55 @@ def received_files(folder: Path) -> list[ReceivedFile]:
     found: dict[str, ReceivedFile] = {}
     for path in sorted(folder.iterdir(), reverse=True):
         match = _FILE.match(path.name)
-        # One that was just begun may not have its length yet, and has no record.
-        if match and path.stat().st_size > 0:
-            found[match[1]] = ReceivedFile(match[1], path, match[2] is None)
+        # Meanwhile, one may have become complete, or been deleted.
+        with suppress(FileNotFoundError):
+            # One that was just begun may not have its length yet, and has no record.
+            if match and (about := path.stat()).st_size > 0:
+                found[match[1]] = ReceivedFile(match[1], path, match[2] is None, about.st_size, about.st_mtime)
     return [found[name] for name in sorted(found)]
 
 
-async def place_received(folder: Path, archive: Archive, pg_wal: Path) -> list[str]:
-    """Copy what the archive lacks to `pg_wal` of a cluster that does not run yet. Return the names of these files."""
+async def place_received(folder: Path, archive: Archive, pg_wal: Path) -> list[ReceivedFile]:
+    """Copy what the archive lacks to `pg_wal` of a cluster that does not run yet. Return these files."""
     files = received_files(folder)
     archived = await archived_among(archive, [file.name for file in files])
     missing = [file for file in files if file.name not in archived]
     for file in missing:
-        _copy(file.path, pg_wal / file.name)
+        # Meanwhile, one may have become complete, or been deleted because the archive has it now.
+        for path in (file.path, folder / file.name):
+            if await _copied(path, pg_wal / file.name):
+                break
     for path in folder.iterdir():
         if _HISTORY.match(path.name):
-            _copy(path, pg_wal / path.name)
-    return [file.name for file in missing]
+            await _copied(path, pg_wal / path.name)
+    return missing
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file, for the owner of the folder."""
-    shutil.copyfile(source, target)
-    target.chmod(0o600)
-    if os.geteuid() == 0:
-        owner = target.parent.stat()
-        os.chown(target, owner.st_uid, owner.st_gid)
+async def archive_placed(names: list[str], archive: Archive, data: Path) -> list[str]:
+    """Archive files that were placed. Return the names of those that could not be archived.
+
+    PostgreSQL would not do so: what it has replayed, it takes for archived, and deletes it when it opens the cluster.
+    """
+    failed = []
+    for name in names:
+        done = await run_pgbackrest(archive, f"--pg1-path={data}", "archive-push", str(data / "pg_wal" / name))
+        if not done.succeeded:
+            failed.append(name)
+    return failed
+
+
+async def _copied(source: Path, target: Path) -> bool:
+    """Copy a file, as the user `postgres`, who owns the folder and may have put anything there. False: it is gone."""
+    process = await create_subprocess_exec(
+        "cp", "--", source, target, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, cwd="/", env=program_environment(),
+        umask=0o077, **identity(),
+    )  # fmt: skip
+    _, errors = await process.communicate()
+    if process.returncode == 0:
+        return True
+    if not source.exists():
+        return False
+    raise RequestError("archive_failed", f"What was received can't be copied: {last_line(errors.decode())}")
 
 
 async def received_end(folder: Path) -> ReceivedEnd | None:
@@ -94,10 +121,11 @@ async def received_end(folder: Path) -> ReceivedEnd | None:
     if not last:
         return None
     with tempfile.TemporaryDirectory() as linked:
+        Path(linked).chmod(0o755)
         for file in last:
             (Path(linked) / file.name).symlink_to(file.path.resolve())
         record = await _last_record(Path(linked), last[0])
-    at = datetime.fromtimestamp(max(file.path.stat().st_mtime for file in last), UTC)
+    at = datetime.fromtimestamp(max(file.written_s for file in last), UTC)
     return ReceivedEnd(record, complete[-1].name if complete else None, at)
 
 
@@ -114,10 +142,11 @@ def check_reached(end: ReceivedEnd, replayed: int) -> None:
 
 async def _last_record(folder: Path, first: ReceivedFile) -> int:
     """The position of the last whole record in consecutive files from the first on, as pg_waldump reads them."""
-    start = start_of(first.name, first.path.stat().st_size)
+    start = start_of(first.name, first.size_bytes)
     process = await create_subprocess_exec(
         find_program("pg_waldump", _OLDEST_MAJOR), f"--path={folder}", f"--timeline={first.timeline}",
         f"--start={shown_position(start)}", stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=program_environment(),
+        **identity(),
     )  # fmt: skip
     # It fails where the WAL ends.
     output, errors = await process.communicate()

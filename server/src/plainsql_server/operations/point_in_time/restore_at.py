@@ -18,6 +18,7 @@ from typing import BinaryIO
 from psycopg import sql
 
 from plainsql_server.control_plane.databases import cell_of
+from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.directory import databases as stored
 from plainsql_server.directory.cells import OUT_OF_SERVICE, CellRecord
@@ -56,21 +57,26 @@ class RestoredAt:
 
 
 async def restore_at(
-    directory: Directory, origin: DatabaseRecord, point: datetime, archive: Archive, goal: Goal, *,
+    directory: Directory, origin: DatabaseRecord, point: datetime | None, archive: Archive, goal: Goal, *,
     folder: Path, progress: Progress,
 ) -> RestoredAt:  # fmt: skip
     """Restore the database `origin` as it was at the moment, and give the backup of that to `goal`.
 
+    Without a moment, as it was last: with all that the archive has, and what was received and is not archived.
     It may have been deleted since, even for good. Raises RequestError for a moment that the archive does not reach,
     before anything is restored, and the errors of `goal`. If it fails or is cancelled, nothing has changed, and
     `folder` is as before.
     """
-    (await archive_reach(archive)).check_start(point)
+    at = point or now()
+    (await archive_reach(archive)).check_start(at)
     # A database with its name may have been there, but not complete: a draft that was being filled, or a move's copy.
-    if point < await stored.content_since(directory, origin.id):
+    if at < await stored.content_since(directory, origin.id):
         raise _not_there(origin)
     cell = await cell_of(directory, origin)
-    await archive_until(point, cell, archive, progress)
+    if point is None:
+        await _close_wal(cell, progress)
+    else:
+        await archive_until(point, cell, archive, progress)
     sources = await copied_from(directory, origin, archive, point)
     async with spare_cluster_at(
         archive, origin.engine_name, cell.admin_role, point, sources=sources, parent=folder, progress=progress
@@ -90,7 +96,8 @@ async def archive_until(point: datetime, cell: CellRecord, archive: Archive, pro
 
     Raises RequestError if it does not.
     """
-    if not await _close_wal(cell, progress):
+    # PostgreSQL itself says whether what was received reaches it.
+    if not await _close_wal(cell, progress) and archive.received is None:
         (await archive_reach(archive)).check_end(point)
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psycopg
 
+from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError, described
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.operations.files.cell import with_bounded_memory
@@ -30,6 +31,12 @@ from plainsql_server.operations.point_in_time.child_process import dying_with_th
 from plainsql_server.operations.point_in_time.damage import damaged_files
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 from plainsql_server.operations.point_in_time.reach import base_backup
+from plainsql_server.operations.point_in_time.received import (
+    check_reached,
+    parsed_position,
+    place_received,
+    received_end,
+)
 from plainsql_server.operations.point_in_time.replay import Replay, planned_replay
 from plainsql_server.operations.point_in_time.spare_folder import SpareFolder, remove_abandoned, spare_folder
 from plainsql_server.operations.programs import find_program, program_environment
@@ -85,30 +92,40 @@ class SpareCluster:
     conninfo: str
     last_commit_at: datetime | None
     """When the last transaction that it has was committed; None if its WAL has none."""
+    replayed: str
+    """The position up to which it has replayed the WAL."""
 
 
 @asynccontextmanager
 async def spare_cluster_at(
-    archive: Archive, engine_name: str, admin_role: str, point: datetime, *, sources: Collection[str] = (),
+    archive: Archive, engine_name: str, admin_role: str, point: datetime | None, *, sources: Collection[str] = (),
     parent: Path, progress: Progress,
 ) -> AsyncIterator[SpareCluster]:  # fmt: skip
     """A cluster as it was at the moment, for the length of the block; `parent` is the folder for its files.
 
-    `sources` are other databases whose content is needed. Raises RequestError if pgBackRest can't restore it, if the
+    Without a moment, it has all that was archived, or received. `sources` are other databases whose content is needed.
+    Raises RequestError if pgBackRest can't restore it, if the
     archive does not reach to the moment, or if the database is damaged.
     """
     remove_abandoned(parent)
     with _ending_in_order(), spare_folder(parent) as folder:
         progress.step("restore the cell's files")
         oids = await _restore_files(archive, {engine_name, *sources}, point, folder)
+        received = None
+        if archive.received is not None:
+            # In this order: the cell may be alive, and more is received meanwhile.
+            received = await received_end(archive.received)
+            await place_received(archive.received, archive, folder.data / "pg_wal")
         shown = await _control_data(folder)
-        replay = await planned_replay(archive, point, folder, _segment_bytes(shown))
+        replay = await planned_replay(archive, point or now(), folder, _segment_bytes(shown))
         progress.step("replay", replay.total_bytes)
         async with _running(folder, _sizes(shown)) as process:
             await _wait_until_ready(process, replay, folder, progress)
             conninfo = f"host={folder.cluster} port={_PORT}"
             spare, found = await _described(conninfo, admin_role, engine_name)
             await _check_undamaged(folder, oids | found)
+            if received is not None and point is None:
+                check_reached(received, parsed_position(spare.replayed))
             yield spare
 
 
@@ -139,15 +156,18 @@ def _ending_in_order() -> Iterator[None]:
             loop.remove_signal_handler(each)
 
 
-async def _restore_files(archive: Archive, wanted: set[str], point: datetime, folder: SpareFolder) -> set[int]:
+async def _restore_files(archive: Archive, wanted: set[str], point: datetime | None, folder: SpareFolder) -> set[int]:
     """Restores a backup. Returns the OIDs of those of the wanted databases that it has."""
     backup = await base_backup(archive, point)
     included = sorted(wanted & backup.databases.keys())
+    target = ["--type=default"]
+    if point is not None:
+        at = f"{point.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f+00}"
+        target = ["--type=time", f"--target={at}", "--target-action=promote"]
     done = await run_pgbackrest(
         archive, "restore", f"--pg1-path={folder.data}", f"--lock-path={folder.cluster / 'lock-path'}",
         f"--log-path={folder.cluster}", f"--set={backup.label}", f"--repo={backup.repository}",
-        *(f"--db-include={name}" for name in included or [_ALWAYS_THERE]), "--type=time",
-        f"--target={point.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f+00}", "--target-action=promote", "--archive-mode=off",
+        *(f"--db-include={name}" for name in included or [_ALWAYS_THERE]), *target, "--archive-mode=off",
         # An operator's own configuration may say otherwise, and would let it write outside the folder: into the
         # cell's own tablespaces, for one.
         "--no-delta", "--no-link-all", "--reset-link-map", "--reset-tablespace-map",
@@ -268,15 +288,22 @@ def _ended(log: Path) -> RequestError:
 async def _described(conninfo: str, admin_role: str, engine_name: str) -> tuple[SpareCluster, set[int]]:
     """The cluster, and the OID of the database, if there is one. Raises RequestError if the role can't log in."""
     dsn = f"{conninfo} user={admin_role} dbname={MAINTENANCE_DATABASE}"
-    found = "SELECT pg_last_xact_replay_timestamp(), (SELECT oid FROM pg_database WHERE datname = %s)"
+    found = """
+        SELECT pg_last_xact_replay_timestamp(), pg_last_wal_replay_lsn()::text,
+               (SELECT oid FROM pg_database WHERE datname = %s)
+    """
     try:
         async with await psycopg.AsyncConnection.connect(
             dsn, autocommit=True, connect_timeout=_CONNECT_S
         ) as connection:
-            last, oid = await (await connection.execute(found, (engine_name,))).fetchone() or (None, None)
+            last, replayed, oid = await (await connection.execute(found, (engine_name,))).fetchone() or (
+                None,
+                "0/0",
+                None,
+            )
     except psycopg.Error as error:
         raise RequestError("archive_failed", f"The spare cluster can't be used: {described(error)}") from error
-    return SpareCluster(conninfo, last), {oid} - {None}
+    return SpareCluster(conninfo, last, replayed), {oid} - {None}
 
 
 async def _check_undamaged(folder: SpareFolder, oids: set[int]) -> None:

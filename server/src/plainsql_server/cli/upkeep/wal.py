@@ -12,6 +12,7 @@ from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.operations.point_in_time.child_process import asked_locally
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.received import (
+    archive_placed,
     check_reached,
     parsed_position,
     place_received,
@@ -35,11 +36,25 @@ def wal_command() -> None:
               type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="PostgreSQL's data folder, as pgBackRest has restored it.")  # fmt: skip
 def place_command(received: Path, archive: Path, data_folder: Path) -> None:
-    """Put what was received and is not in the archive within reach of a cluster that will replay the archive."""
+    """Put what was received and is not in the archive within reach of a cluster that will replay the archive.
+
+    Complete files are also archived. Exit code 0 even if that fails: they will be replayed in any case.
+    """
     if (data_folder / "postmaster.pid").exists() or not (data_folder / "recovery.signal").exists():
         raise click.ClickException(f"{data_folder} is not what pgBackRest restores, or was started. Restore it first.")
-    names = asyncio.run(place_received(received, Archive(archive.resolve()), data_folder / "pg_wal"))
-    remark(f"Files that the archive does not have: {len(names)}{': ' if names else ''}{', '.join(names[-5:])}.")
+    asyncio.run(_place(received, Archive(archive.resolve()), data_folder))
+
+
+async def _place(received: Path, archive: Archive, data: Path) -> None:
+    files = await place_received(received, archive, data / "pg_wal")
+    complete = [file.name for file in files if file.is_complete]
+    failed = await archive_placed(complete, archive, data)
+    remark(f"Files that the archive did not have: {len(files)}. Archived of them: {len(complete) - len(failed)}.")
+    if failed:
+        remark(
+            f"Not archived, from {failed[0]} to {failed[-1]}: {len(failed)}. They will be replayed. Keep {received} for"
+            " as long as you may want to restore a moment before the loss."
+        )
 
 
 @wal_command.command("check")
