@@ -72,7 +72,7 @@ async def test_the_databases_that_it_was_copied_from_are_restored_with_it(cell: 
     assert await sources(cell, "branch", point) == {grandparent}
 
 
-def test_it_has_the_content_of_the_moment(cell: ArchivedCell) -> None:
+def test_it_has_the_content_of_that_time(cell: ArchivedCell) -> None:
     point = datetime.now(UTC)
     is_restored(cell, "branch", point)
     is_restored(cell, "parent", point)

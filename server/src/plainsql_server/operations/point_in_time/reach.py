@@ -171,8 +171,8 @@ async def _archived_at(archive: Archive, stored: dict[str, Any]) -> datetime | N
 
 def _no_backup(stanzas: Any) -> RequestError:
     # If it can't read a repository, pgBackRest says why there alone, in several lines.
-    said = [each["status"]["message"] for stanza in stanzas for each in (stanza, *stanza.get("repo", []))]
-    reasons = dict.fromkeys(" ".join(message.split())[:_REASON_LENGTH] for message in said)
+    messages = [each["status"]["message"] for stanza in stanzas for each in (stanza, *stanza.get("repo", []))]
+    reasons = dict.fromkeys(" ".join(message.split())[:_REASON_LENGTH] for message in messages)
     return RequestError("archive_failed", f"The archive has no backup: {', '.join(reasons) or 'no stanza'}.")
 
 

@@ -268,21 +268,21 @@ def _ended(log: Path) -> RequestError:
     """Why the server has ended."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        said = file.read().decode(errors="replace")
-    if _UNREACHED in said:
-        last = _LAST_COMMIT.search(said)
+        output = file.read().decode(errors="replace")
+    if _UNREACHED in output:
+        last = _LAST_COMMIT.search(output)
         return RequestError(
             "archive_too_short",
             "The archive does not reach to that moment. Its last transaction is of"
             f" {last[1] if last else 'an earlier time'}.",
             hint="Wait until the cell has archived what it wrote since, or choose an earlier moment.",
         )  # fmt: skip
-    if _NEW_TABLESPACE in said:
+    if _NEW_TABLESPACE in output:
         return RequestError(
             "archive_failed", "The cell got a tablespace between its backup and that moment.",
             hint="Choose a moment after the next backup, or one before the tablespace.",
         )  # fmt: skip
-    return RequestError("archive_failed", f"The spare cluster did not start: {last_line(said)}")
+    return RequestError("archive_failed", f"The spare cluster did not start: {last_line(output)}")
 
 
 async def _described(conninfo: str, admin_role: str, engine_name: str) -> tuple[SpareCluster, set[int]]:
