@@ -92,7 +92,8 @@ def measured() -> list[str]:
     """The names of what only the control plane measures."""
     cell = CellUpkeep(
         "eu-1", True, 1, 1, 0, 0, False, archive_lag_s=0.0, archive_backup_age_s=1.0, rehearsal_age_s=1.0,
-        is_rehearsal_failing=False, disk_free_ratio=0.5,
+        is_rehearsal_failing=False, is_stream_received=True, stream_lag_bytes=0, stream_lag_s=0.0,
+        is_stream_lost=False, disk_free_ratio=0.5,
     )  # fmt: skip
     collector = Metrics()
     collector.watch_upkeep(lambda: UpkeepLoad(1.0, [cell], {"planes": 2.0}, 3.0, 4.0, directory_archive_lag_s=0.0))
