@@ -45,6 +45,10 @@ _LIMIT_S = 120
 _UNIT = re.compile(r"(plainsql-[a-z-]+)@(full)\.service")
 _PRINTED_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S*$", re.MULTILINE)
 _HBA = "local all all trust\n"
+# Of a file of the WAL, what is behind the slash here, and the end of its name, which does not tell the timeline.
+_NEWEST_FILE = re.compile(r"wal archive min/max \(15\): \w{24}/(\w{24})")
+_POSITION_LENGTH = 16
+_WITHOUT_GAP = re.compile(r"wal start: (\w{8})\w{16}, wal stop: \w{24}")
 
 
 @dataclass
@@ -64,6 +68,7 @@ class Site:
     machines: list[DebianMachine] = field(default_factory=list)
     # If the cell's WAL is streamed.
     receiver: Receiver | None = None
+    _newest_file: str = ""
 
     @property
     def dsn(self) -> str:
@@ -201,6 +206,12 @@ class Site:
         print(ended.stdout + ended.stderr, end="", flush=True)
         if command.startswith("pg_createcluster"):
             self._configure(machine, command.split()[2])
+        if command.endswith(" info"):
+            self._newest_file = _NEWEST_FILE.findall(ended.stdout)[-1]
+        if "pg_last_wal_replay_lsn" in command:
+            assert ended.stdout.strip()[-_POSITION_LENGTH:] == self._newest_file[-_POSITION_LENGTH:]
+        if command.endswith(" verify"):
+            check_verified(ended.stdout)
         if command.startswith("until "):
             cluster = DIRECTORY if f"15/{DIRECTORY}" in command else MAIN
             self.restored_until_s[cluster] = datetime.fromisoformat(_PRINTED_TIME.findall(ended.stdout)[-1]).timestamp()
@@ -248,6 +259,16 @@ class Site:
         for node in self.nodes.values():
             kill_with_children(node.process.pid)
             node.process.wait(_LIMIT_S)
+
+
+def check_verified(shown: str) -> None:
+    """What the guide says about it: nothing is missing or damaged, and each timeline has no gap."""
+    faults = re.findall(r"(?:missing|invalid|other): (\d+)", shown)
+    assert faults, shown
+    assert set(faults) == {"0"}, shown
+    timelines = _WITHOUT_GAP.findall(shown)
+    assert timelines, shown
+    assert len(timelines) == len(set(timelines)), shown
 
 
 @contextmanager

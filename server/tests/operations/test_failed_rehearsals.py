@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from plainsql_server.control_plane import cells
-from plainsql_server.core.errors import ServiceError
+from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.directory import databases
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.rights.grants import Role
+from plainsql_server.operations.point_in_time import room
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.rehearsal import rehearse
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
@@ -95,6 +96,46 @@ def test_a_restore_that_fails_for_any_reason_says_so_in_a_line(cell: ArchivedCel
         failed = spoiled.stage.run("restore", "--org", "acme", "never", "--from", "main", *options, exit_code=1)
     assert re.fullmatch(f"Error: .*{reason}.*", failed.stderr.splitlines()[-1])
     assert cell.left_over() == []
+
+
+@contextmanager
+def seeming_large(cell: ArchivedCell) -> Iterator[int]:
+    """The database has more bytes than are free where spare clusters are, but none of them is on the disk. How many."""
+    found = os.statvfs(cell.work_folder)
+    more_bytes = found.f_bavail * found.f_frsize + 2**30
+    with cell.stage.admin() as admin:
+        ((oid,),) = admin.execute("select oid from pg_database where datname = current_database()").fetchall()
+    file = cell.config_folder.parent / f"data/base/{oid}/large"
+    with file.open("wb") as made:
+        made.truncate(more_bytes)
+    try:
+        yield more_bytes
+    finally:
+        file.unlink()
+
+
+def test_a_database_for_which_there_is_no_room_is_refused_before_anything_is_restored(cell: ArchivedCell) -> None:
+    cell.stage.ask("delete from rehearsals")
+    options = cell.options(datetime.now(UTC).isoformat())
+    restoring = ("restore", "--org", "acme", "never", "--from", "main", *options)
+    for command in (("backup", "rehearse", *options[2:]), restoring):
+        with seeming_large(cell) as bytes_:
+            output = cell.stage.run(*command, exit_code=1).stderr
+        refused = re.search(r"takes ([\d,]+) bytes in (\S+), and ([\d,]+) bytes are free there", output)
+        assert refused is not None, output
+        needed, free = (int(refused[number].replace(",", "")) for number in (1, 3))
+        assert (refused[2], free < bytes_ < needed) == (str(cell.work_folder), True)
+        assert "restore the cell's files" not in output
+        assert cell.left_over() == []
+    assert_recorded_as_failed(cell)
+
+
+def test_wal_for_which_there_is_no_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = os.statvfs(tmp_path)
+    room.check_room_for_wal(tmp_path, None)
+    monkeypatch.setattr(room, "_WAL_MOST_BYTES", 2**60)
+    with pytest.raises(RequestError, match="bytes of WAL takes"):
+        room.check_room_for_wal(tmp_path, found.f_blocks * found.f_frsize)
 
 
 class EndsTheServer:

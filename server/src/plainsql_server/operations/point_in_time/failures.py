@@ -3,7 +3,7 @@
 raise failure_of("The restore", error) from error
 """
 
-from plainsql_server.core.errors import RequestError, ServiceError, described
+from plainsql_server.core.errors import EngineError, ServiceError, described
 
 
 def failure_of(what: str, error: Exception) -> ServiceError:
@@ -12,4 +12,4 @@ def failure_of(what: str, error: Exception) -> ServiceError:
         error = error.exceptions[0]
     if isinstance(error, ServiceError):
         return error
-    return RequestError("restore_failed", f"{what} failed: {described(error)}")
+    return EngineError("restore_failed", f"{what} failed: {described(error)}")

@@ -122,7 +122,7 @@ async def archive_reach(archive: Archive) -> Reach:
 
 async def file_archived_after(archive: Archive, point: datetime) -> str | None:
     """The name of the first file of WAL that was archived after the moment, or of the newest one; None if none is."""
-    stored = [each for stanza in await _asked(archive, "info") for each in stanza.get("archive", []) if each.get("max")]
+    stored = await _series(archive)
     if not stored:
         return None
     root, repository = f"archive/{archive.stanza}/{stored[-1]['id']}", stored[-1]["database"]["repo-key"]
@@ -158,6 +158,32 @@ async def archived_among(archive: Archive, names: Collection[str]) -> set[str]:
                 listed = await _asked(archive, "repo-ls", f"{root}/{folder}", f"--repo={repository}")
                 found |= {name[:_NAME_LENGTH] for name in listed if _FILE.match(name)}
     return found & set(names)
+
+
+async def newest_file(archive: Archive) -> str | None:
+    """The name of the newest file of WAL in the archive."""
+    stored = await _series(archive)
+    return str(stored[-1]["max"]) if stored else None
+
+
+async def has_file(archive: Archive, position: str) -> bool:
+    """Whether the archive has a file of WAL with that name, without its timeline, on any timeline."""
+    stored = await _series(archive)
+    if not stored:
+        return False
+    root, repository = f"archive/{archive.stanza}/{stored[-1]['id']}", f"--repo={stored[-1]['database']['repo-key']}"
+    part, file = position[: _FOLDER_LENGTH // 2], position[_FOLDER_LENGTH // 2 :]
+    for folder in await _asked(archive, "repo-ls", root, repository):
+        if _FOLDER.match(folder) and folder.endswith(part):
+            name = f"^{folder}{file}-"
+            if await _asked(archive, "repo-ls", f"{root}/{folder}", f"--filter={name}", repository):
+                return True
+    return False
+
+
+async def _series(archive: Archive) -> list[dict[str, Any]]:
+    """The series of files of WAL that the archive has, one for each major version."""
+    return [each for stanza in await _asked(archive, "info") for each in stanza.get("archive", []) if each.get("max")]
 
 
 async def _archived_at(archive: Archive, stored: dict[str, Any]) -> datetime | None:

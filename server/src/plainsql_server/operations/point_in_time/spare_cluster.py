@@ -29,6 +29,8 @@ from plainsql_server.operations.files.cell import with_bounded_memory
 from plainsql_server.operations.files.sizing import PREPARED_TRANSACTIONS
 from plainsql_server.operations.point_in_time.child_process import dying_with_this_process, end, identity, last_line
 from plainsql_server.operations.point_in_time.damage import damaged_files
+from plainsql_server.operations.point_in_time.room import check_room_for_wal
+from plainsql_server.operations.point_in_time.gaps import missing_file
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 from plainsql_server.operations.point_in_time.reach import base_backup
 from plainsql_server.operations.point_in_time.received import (
@@ -118,9 +120,17 @@ async def spare_cluster_at(
             await place_received(archive.received, archive, folder.data / "pg_wal")
         shown = await _control_data(folder)
         replay = await planned_replay(archive, point or now(), folder, _segment_bytes(shown))
+        check_room_for_wal(folder.path, replay.total_bytes)
         progress.step("replay", replay.total_bytes)
         async with _running(folder, _sizes(shown)) as process:
-            await _wait_until_ready(process, replay, folder, progress)
+            try:
+                await _wait_until_ready(process, replay, folder, progress)
+            except RequestError as error:
+                await _check_whole(archive, folder, _segment_bytes(shown), error)
+                raise
+            if point is None:
+                # PostgreSQL takes a gap for the end.
+                await _check_whole(archive, folder, _segment_bytes(shown))
             conninfo = f"host={folder.cluster} port={_PORT}"
             spare, found = await _described(conninfo, admin_role, engine_name)
             await _check_undamaged(folder, oids | found)
@@ -283,6 +293,23 @@ def _ended(log: Path) -> RequestError:
             hint="Choose a moment after the next backup, or one before the tablespace.",
         )  # fmt: skip
     return RequestError("archive_failed", f"The spare cluster did not start: {last_line(output)}")
+
+
+async def _check_whole(
+    archive: Archive, folder: SpareFolder, segment_bytes: int, cause: RequestError | None = None
+) -> None:
+    """Raises RequestError if the replay ended at a file that the archive lacks, although it has later ones."""
+    log = folder.log.read_text(errors="replace")
+    missing = await missing_file(archive, folder, log, segment_bytes)
+    if missing is None:
+        return
+    last = _LAST_COMMIT.search(log)
+    raise RequestError(
+        "archive_failed",
+        f"The archive lacks the file {missing} of the WAL, and has later ones. The last transaction before it is of"
+        f" {last[1] if last else 'the time of the backup'}.",
+        hint="Choose an earlier moment, or bring the file back from a copy of the archive. Then make a full backup.",
+    ) from cause
 
 
 async def _described(conninfo: str, admin_role: str, engine_name: str) -> tuple[SpareCluster, set[int]]:
