@@ -98,5 +98,5 @@ def verified(cell: ArchivedCell) -> str:
     """What the guide's command prints."""
     (command,) = [line for line in listed(section("Restore a lost cell")) if line.endswith(" verify")]
     _, words = command.replace("/etc/postgresql/15/main/pgbackrest", str(cell.config_folder)).split(" -- ")
-    ended = subprocess.run(words.split(), check=True, capture_output=True, text=True, cwd="/", **identity())
-    return ended.stdout
+    output: bytes = subprocess.check_output(words.split(), cwd="/", **identity())
+    return output.decode()

@@ -1,4 +1,4 @@
-"""A rehearsal that fails because of something else than the archive's content: recorded, and told in one line."""
+"""A rehearsal that fails because of something else than the archive's content: recorded, and shown in one line."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.directory import databases
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.rights.grants import Role
-from plainsql_server.operations.point_in_time import room
+from plainsql_server.operations.point_in_time import free_space
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.rehearsal import rehearse
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
@@ -76,7 +76,7 @@ def assert_recorded_as_failed(cell: ArchivedCell) -> None:
 
 
 @pytest.mark.parametrize("what", _FAULTS)
-def test_a_rehearsal_that_fails_for_any_reason_is_recorded_and_told_in_a_line(cell: ArchivedCell, what: str) -> None:
+def test_a_rehearsal_that_fails_for_any_reason_is_recorded_and_shown_in_a_line(cell: ArchivedCell, what: str) -> None:
     cell.stage.ask("delete from rehearsals")
     fault, reason = _FAULTS[what]
     with faulty(cell, fault) as spoiled:
@@ -132,10 +132,10 @@ def test_a_database_for_which_there_is_no_room_is_refused_before_anything_is_res
 
 def test_wal_for_which_there_is_no_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = os.statvfs(tmp_path)
-    room.check_room_for_wal(tmp_path, None)
-    monkeypatch.setattr(room, "_WAL_MOST_BYTES", 2**60)
+    free_space.check_space_for_wal(tmp_path, None)
+    monkeypatch.setattr(free_space, "_WAL_MOST_BYTES", 2**60)
     with pytest.raises(RequestError, match="bytes of WAL takes"):
-        room.check_room_for_wal(tmp_path, found.f_blocks * found.f_frsize)
+        free_space.check_space_for_wal(tmp_path, found.f_blocks * found.f_frsize)
 
 
 class EndsTheServer:

@@ -267,10 +267,7 @@ async def give_up(directory: Directory, database_id: str, by: Actor) -> Database
 
 
 async def restore(directory: Directory, database_id: str, by: Actor) -> DatabaseRecord | None:
-    """Restores a database that is being deleted. Returns None if it is not, or can no longer be restored.
-
-    A branch whose time was up meanwhile no longer expires: it would be deleted again at once, and for good.
-    """
+    """Restores a database that is being deleted, without an expiry that has passed. Returns None if it can't be."""
     statement = """
         UPDATE databases SET state = restores_to, restores_to = NULL, restorable_until = NULL, work_after = NULL,
             expires_at = CASE WHEN expires_at > now() THEN expires_at END

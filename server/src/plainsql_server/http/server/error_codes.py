@@ -151,7 +151,7 @@ OPERATORS_CODES = frozenset(
         "cell_unavailable", "degraded", "directory_busy", "directory_not_empty", "dump_failed",
         "engine_version_refused", "extension_not_offered", "invalid_conninfo", "invalid_extension",
         "invalid_folder",
-        "move_overtaken", "move_under_way", "no_database", "no_room", "not_a_backup", "not_adoptable",
+        "move_overtaken", "move_under_way", "no_database", "no_space", "not_a_backup", "not_adoptable",
         "not_the_owner", "not_their_cell",
         "organization_ambiguous", "pid_ambiguous", "pipe_failed", "program_missing", "purge_incomplete",
         "purge_overtaken", "read_failed", "read_timed_out", "restore_ended", "roles_missing", "row_security_forced",

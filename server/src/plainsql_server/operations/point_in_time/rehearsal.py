@@ -19,9 +19,9 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.upkeep.rehearsal_record import record_rehearsal
 from plainsql_server.operations.point_in_time.copied_from import copied_from
 from plainsql_server.operations.point_in_time.failures import failure_of
+from plainsql_server.operations.point_in_time.free_space import check_space_for_database
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import archive_until, open_database
-from plainsql_server.operations.point_in_time.room import check_room_for_database
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
 from plainsql_server.operations.point_in_time.table_contents import Contents, contents_of, differences
 from plainsql_server.operations.progress import Progress
@@ -104,7 +104,7 @@ async def _restored(
     cell: CellRecord, database: DatabaseRecord, point: datetime, archive: Archive, *, sources: Collection[str],
     folder: Path, progress: Progress,
 ) -> Contents:  # fmt: skip
-    await check_room_for_database(cell, database, folder, copies=1)
+    await check_space_for_database(cell, database, folder, copies=1)
     await archive_until(point, cell, archive, progress)
     async with spare_cluster_at(
         archive, database.engine_name, cell.admin_role, point, sources=sources, parent=folder, progress=progress

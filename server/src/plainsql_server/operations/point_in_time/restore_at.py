@@ -29,9 +29,9 @@ from plainsql_server.engine.admin.fencing import allow_connections
 from plainsql_server.engine.admin.provisioning import admin_connection
 from plainsql_server.operations.backup import backup_content
 from plainsql_server.operations.point_in_time.copied_from import copied_from
+from plainsql_server.operations.point_in_time.free_space import check_space_for_database
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.reach import archive_reach
-from plainsql_server.operations.point_in_time.room import check_room_for_database
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
 from plainsql_server.operations.progress import Progress
 
@@ -75,7 +75,7 @@ async def restore_at(
         raise _not_there(origin)
     cell = await cell_of(directory, origin)
     # The files of the database, and the backup of it.
-    await check_room_for_database(cell, origin, folder, copies=2)
+    await check_space_for_database(cell, origin, folder, copies=2)
     if point is None:
         await _close_wal(cell, progress)
     else:

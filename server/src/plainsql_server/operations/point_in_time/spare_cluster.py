@@ -27,9 +27,14 @@ from plainsql_server.core.errors import RequestError, described
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.operations.files.cell import with_bounded_memory
 from plainsql_server.operations.files.sizing import PREPARED_TRANSACTIONS
-from plainsql_server.operations.point_in_time.child_process import dying_with_this_process, end, identity, last_line
+from plainsql_server.operations.point_in_time.child_process import (
+    dying_with_this_process,
+    end,
+    identity,
+    last_line,
+)
 from plainsql_server.operations.point_in_time.damage import damaged_files
-from plainsql_server.operations.point_in_time.room import check_room_for_wal
+from plainsql_server.operations.point_in_time.free_space import check_space_for_wal
 from plainsql_server.operations.point_in_time.gaps import missing_file
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 from plainsql_server.operations.point_in_time.reach import base_backup
@@ -120,7 +125,7 @@ async def spare_cluster_at(
             await place_received(archive.received, archive, folder.data / "pg_wal")
         shown = await _control_data(folder)
         replay = await planned_replay(archive, point or now(), folder, _segment_bytes(shown))
-        check_room_for_wal(folder.path, replay.total_bytes)
+        check_space_for_wal(folder.path, replay.total_bytes)
         progress.step("replay", replay.total_bytes)
         async with _running(folder, _sizes(shown)) as process:
             try:
