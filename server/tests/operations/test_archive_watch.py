@@ -71,8 +71,9 @@ async def test_the_lag_of_the_archive_is_measured(cell: ArchivedCell) -> None:
         closed = await (await connection.execute("select pg_walfile_name(pg_switch_wal())")).fetchone()
         assert closed is not None
         archived = "select from pg_stat_archiver where last_archived_wal >= %s"
-        while not (await connection.execute(archived, (closed[0],))).rowcount:
-            continue
+        async with asyncio.timeout(60):
+            while not (await connection.execute(archived, (closed[0],))).rowcount:  # noqa: ASYNC110  # a server is watched
+                await asyncio.sleep(0.01)
         assert (await measure(connection)).archive_lag_s == 0
         assert (await measure_archiving(connection)).archive_lag_s == 0
 

@@ -310,8 +310,7 @@ def test_a_crashed_restore_leaves_an_unusable_draft_that_is_dropped(stage: Stage
     assert process.stdin is not None
     process.stdin.write(content[: len(content) // 2])
     process.stdin.flush()
-    while not stage.ask("select from databases where name = 'copy'"):
-        time.sleep(0.05)
+    wait_for(lambda: stage.ask("select from databases where name = 'copy'"), 60, lambda: "there is no draft")
     process.kill()
     process.wait()
     process.stdin.close()

@@ -32,6 +32,7 @@ from server.tests.customers import prepare_again
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.stage import Stage
 from server.tests.postgres import SUPERUSER, Postgres, as_role, running_postgres
+from server.tests.processes import wait_for
 from server.tests.programs import libfaketime
 from server.tests.redis_server import running_redis
 from server.tests.sealing import key_settings
@@ -379,8 +380,8 @@ def test_an_unhealthy_plane_is_reported(service: Service) -> None:
     stage.ask("update cells set conninfo = 'host=/nowhere'")
     try:
         # It remembers for a moment that it was well.
-        while service.http.get(f"{service.data_url}/health").json()["status"] == "ok":
-            continue
+        health = f"{service.data_url}/health"
+        wait_for(lambda: service.http.get(health).json()["status"] != "ok", 60, lambda: "it stays healthy")
         found = doctor(stage)
     finally:
         stage.ask("update cells set conninfo = %s", conninfo)
