@@ -29,8 +29,7 @@ pytestmark = pytest.mark.chaos
 
 # What happens after pgBackRest has restored the files to $data, and what the operator reads.
 _FAULTS = {
-    "a file that is missing": ('rm "$data/backup_label"', "No such file or directory: '.*/data/backup_label'"),
-    "a file that can't be written": ('mkdir "${data%/data}/postgresql.conf"', "Is a directory: '.*/postgresql.conf'"),
+    "a file that is missing": ('rm "$data/PG_VERSION"', "No such file or directory: .*PG_VERSION"),
     "a file with other content": ('echo fifteen > "$data/PG_VERSION"', "fifteen"),
     "a program that is killed": ("kill -KILL $$", "it was ended by SIGKILL"),
 }
@@ -146,7 +145,7 @@ class EndsTheServer:
 
     def step(self, label: str, total: int | None = None, *, in_bytes: bool = True) -> None:  # noqa: ARG002
         if label == "compare":
-            (file,) = self._work_folder.glob("*/data/postmaster.pid")
+            (file,) = self._work_folder.glob("*/pg/data/postmaster.pid")
             os.kill(int(file.read_text().splitlines()[0]), signal.SIGKILL)
 
     def at(self, done: int) -> None:
