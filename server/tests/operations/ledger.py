@@ -53,15 +53,17 @@ class Ledger:
         return Ledger(kinds, dict(self.names), Counter(self.failures))
 
     def check_whole(self, rows: Mapping[tuple[str, str], Sequence[str]]) -> None:
-        """Each write is there once in both tables, or in none."""
+        """Each write is there once in both tables, or in none; and there are some."""
         for kind, (one, other) in HALVES.items():
             doubled = [number for half in (one, other) for number, count in Counter(rows[half]).items() if count > 1]
+            assert rows[one], f"no {kind} was written"
             assert not doubled, f"doubled {kind}: {doubled[:5]}"
             halves = set(rows[one]) ^ set(rows[other])
             assert not halves, f"half a {kind}: {sorted(halves)[:5]}"
 
     def lost(self, rows: Mapping[tuple[str, str], Sequence[str]], before_s: float) -> int:
         """How many acknowledged writes are not there. Nothing that was acknowledged before this time may be missing."""
+        assert all(self.acknowledged.values()), "nothing was acknowledged"
         found = {kind: set(rows[one]) for kind, (one, _) in HALVES.items()}
         gone = {
             number: at_s
