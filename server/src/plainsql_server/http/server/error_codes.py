@@ -154,7 +154,7 @@ OPERATORS_CODES = frozenset(
         "move_overtaken", "move_under_way", "no_database", "no_space", "not_a_backup", "not_adoptable",
         "not_the_owner", "not_their_cell",
         "organization_ambiguous", "pid_ambiguous", "pipe_failed", "program_missing", "purge_incomplete",
-        "purge_overtaken", "read_failed", "read_timed_out", "restore_ended", "roles_missing", "row_security_forced",
+        "purge_overtaken", "read_failed", "restore_ended", "roles_missing", "row_security_forced",
         "secrets_key_missing", "statement_not_found", "tables_in_use", "too_many_tables", "unknown_tier",
         "wrong_backup",
     }

@@ -141,7 +141,7 @@ async def contents_of(cell: CellRecord, database: DatabaseRecord, *, limit_s: fl
             return await _contents_of(cell, database, limit_s)
     except TimeoutError:
         raise LimitError(
-            "read_timed_out", f"Reading the database {database.id} takes longer than {limit_s:.0f} seconds."
+            "statement_timeout", f"Reading the database {database.id} takes longer than {limit_s:.0f} seconds."
         ) from None
 
 
