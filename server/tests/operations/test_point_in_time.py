@@ -89,6 +89,8 @@ def restored(cell: ArchivedCell, name: str, point: datetime, to: str) -> tuple[l
 
 def check(point: datetime, there: list[Entry], live: list[Entry], written: list[Written], missing: int) -> None:
     """What was restored is what was committed until the moment, by the cell's clock and by its sequence."""
+    assert live, "nothing was written"
+    assert any(each.acknowledged_at for each in written), "nothing was acknowledged"
     assert [(each.seq, each.name) for each in there] == [(each.seq, each.name) for each in live[: len(there)]]
     assert all(each.written_at <= point for each in there)
     assert all(each.committed_at and each.committed_at <= point for each in live[: len(there)]), "committed later"
@@ -116,14 +118,16 @@ def test_a_restored_point_has_what_was_acknowledged_before_and_nothing_later(cel
     print(f"seed {seed}: {len(written)} transactions, {spanning} of them over two databases")
     assert spanning > 0
     live = {name: entries(stage, name) for name in names}
-    chance = random.Random(seed)
+    chance, found = random.Random(seed), 0
     for number in range(POINTS):
         name, point = chance.choice(names), began_at + timedelta(seconds=chance.uniform(0.3, WRITING_S))
         began_s = time.monotonic()
         there, missing = restored(cell, name, point, f"restored-{number}")
         print(f"{name} at {point} in {time.monotonic() - began_s:.1f} s: {len(there)} of {len(live[name])}, {missing}")
         check(point, there, live[name], [each for each in written if name in each.databases], missing)
+        found += len(there)
         assert cell.left_over() == []
+    assert found, "each restored ledger is empty"
 
 
 @pytest.mark.parametrize(
