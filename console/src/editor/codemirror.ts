@@ -160,12 +160,17 @@ const functionSource =
 
 const DEFAULT_SCHEMA = "public";
 
+/** Where a name begins. A word that is a type, such as `bool`, is none for CodeMirror, which would complete what follows. */
+const startOf = (context: CompletionContext, { from }: CompletionResult): number =>
+  from === context.pos ? (context.matchBefore(/[\w$]+/)?.from ?? from) : from;
+
 /** Completes a name, in quotes where it needs them or someone has begun with one. */
 export const completeName = async (
   schema: SQLNamespace,
   context: CompletionContext,
 ): Promise<CompletionResult | null> => {
-  const found = await schemaCompletionSource({ dialect: PostgreSQL, schema, defaultSchema: DEFAULT_SCHEMA })(context);
+  const offered = await schemaCompletionSource({ dialect: PostgreSQL, schema, defaultSchema: DEFAULT_SCHEMA })(context);
+  const found = offered && { ...offered, from: startOf(context, offered) };
   if (!found || context.state.sliceDoc(found.from, found.from + 1) !== '"') return found;
   return { ...found, options: inQuotes(found.options) };
 };

@@ -25,10 +25,14 @@ const TABLES = [
   table("self", "self", ["self"]),
 ];
 
+const completionAt = (text: string) => {
+  const state = EditorState.create({ doc: text, extensions: sql({ dialect: PostgreSQL }) });
+  return completeName(namesOf(TABLES), new CompletionContext(state, text.length, true));
+};
+
 /** What is inserted for each label, at the end of a text. */
 const completed = async (text: string): Promise<Map<string, unknown>> => {
-  const state = EditorState.create({ doc: text, extensions: sql({ dialect: PostgreSQL }) });
-  const found = await completeName(namesOf(TABLES), new CompletionContext(state, text.length, true));
+  const found = await completionAt(text);
   return new Map((found?.options ?? []).map(({ label, apply }) => [label, apply ?? label]));
 };
 
@@ -62,4 +66,11 @@ it("completes the columns of a table, also of one that a script would take for i
   expect([...(await completed("select self.self."))]).toEqual([["self", "self"]]);
   expect([...(await completed('select "__proto__".'))]).toEqual([["error", "error"]]);
   expect(Object.hasOwn(Object.prototype, "error")).toBe(false);
+});
+
+it("completes a word from its start, also if it is a type", async () => {
+  const typed = async (text: string) => text.slice((await completionAt(text))?.from);
+  for (const word of ["bool", "date", "peo", "Ord"]) expect(await typed(`select ${word}`)).toBe(word);
+  expect(await typed("select ")).toBe("");
+  expect(await typed("select * from people.")).toBe("");
 });
