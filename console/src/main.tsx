@@ -1,12 +1,14 @@
+import { useEffect } from "react";
 import { createRoot } from "react-dom/client";
 import { forgetClient } from "./api/data.ts";
 import { link } from "./api/link.ts";
 import { session } from "./api/session.ts";
 import { useStore } from "./api/store.ts";
 import { Boundary } from "./app/Boundary.tsx";
-import { forgetCatalogs } from "./app/catalog.ts";
-import { Shell } from "./app/Shell.tsx";
-import { LinkSignIn, SignIn } from "./app/SignIn.tsx";
+import { forgetCatalogs } from "./editor/catalog.ts";
+import { followLink } from "./frame/links.ts";
+import { Shell } from "./frame/Shell.tsx";
+import { SignIn, SigningIn } from "./frame/SignIn.tsx";
 import "./app/theme.ts";
 import { Toasts } from "./app/toast.tsx";
 import { forgetAllRuns } from "./editor/running.ts";
@@ -22,10 +24,13 @@ session.follow(() => {
 
 const Console = () => {
   const here = useStore(session);
-  const hasLink = useStore(link) !== undefined;
+  const token = useStore(link);
+  useEffect(() => {
+    if (token !== undefined) followLink(token);
+  }, [token]);
   return (
     <Boundary what="The console">
-      {hasLink ? <LinkSignIn /> : here ? <Shell key={here.id} /> : <SignIn />}
+      {here ? <Shell key={here.id} /> : token === undefined ? <SignIn /> : <SigningIn />}
       <Toasts />
     </Boundary>
   );

@@ -1,14 +1,14 @@
 // Explain, charts and administration, as a person uses them.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { control, dataUrl, look, more, openBrowser, run, signedIn, sql, typeSql, until } from "./browser.mjs";
+import { cells, control, dataUrl, look, more, openBrowser, run, signedIn, sql, typeSql, until } from "./browser.mjs";
 
 let browser;
 let page;
 before(async () => {
   browser = await openBrowser();
   // What an earlier run may have left.
-  for (const name of ["console-shop", "console-store", "console-staging", "console-trial"]) {
+  for (const name of ["console-shop", "console-store", "console-staging", "console-trial", "console-default"]) {
     await control("DELETE", `/v1/databases/${name}?restorable=false`);
   }
   await sql("drop table if exists console_orders");
@@ -260,6 +260,27 @@ test("a key without the scope admin is offered no administration", async () => {
   ]);
   await run(reader, "select 1 as one");
   await reader.getByRole("gridcell", { name: "1", exact: true }).waitFor();
+  // Where another database is made the default, the page stays where it is.
+  const { databases } = await control("GET", "/v1/databases");
+  const before = databases.find((each) => each.default);
+  const { database: other } = await control("POST", "/v1/databases", { name: "console-default" });
+  try {
+    const place = async (again) => {
+      await run(reader, `select ${again} as again, current_database() as place`);
+      await reader.getByRole("gridcell", { name: String(again), exact: true }).waitFor();
+      return (await cells(reader))[1];
+    };
+    const first = await place(10);
+    assert.equal(await reader.getByLabel("Database", { exact: true }).inputValue(), before.name);
+    await control("PATCH", `/v1/databases/${other.id}`, { default: true });
+    await until(async () => (await sql("select current_database() as place"))[0].place !== first);
+    assert.equal(await place(11), first);
+    await reader.reload();
+    assert.equal(await place(12), first);
+  } finally {
+    await control("PATCH", `/v1/databases/${before.id}`, { default: true });
+    await control("DELETE", `/v1/databases/${other.id}?restorable=false`);
+  }
   await reader.context().close();
   await control("DELETE", `/v1/keys/${key.id}`);
 });

@@ -1,7 +1,7 @@
 // Everything by the keyboard alone: nothing here clicks.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { openBrowser, openPage, run, signIn, sql, typeSql } from "./browser.mjs";
+import { dataUrl, openBrowser, openPage, run, signIn, sql, typeSql } from "./browser.mjs";
 import { unreached } from "./reach.mjs";
 
 let browser;
@@ -246,6 +246,23 @@ test("the palette finds tables and functions, and opens them", async () => {
   await page.keyboard.press("Enter");
   await open("a_77", "a_77 table");
   await page.getByRole("heading", { name: "a_77" }).waitFor();
+  // Enter waits for the list, and then takes the only one that has the text.
+  let resume = () => undefined;
+  const held = new Promise((resolve) => {
+    resume = resolve;
+  });
+  const list = `${dataUrl}/tables?detail=names`;
+  await page.route(list, async (route) => {
+    await held;
+    return route.continue();
+  });
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill("_76");
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog").getByRole("status").getByText("Looking for tables and functions…").waitFor();
+  resume();
+  await page.getByRole("heading", { name: "a_76" }).waitFor();
+  await page.unroute(list);
   await sql("drop function console_twice(int)");
 });
 

@@ -120,6 +120,9 @@ test("what turns text round, or is not seen, is marked in values, names, errors,
   await page.getByRole("alert").filter({ hasText: shown }).waitFor();
   await page.getByRole("complementary", { name: "History" }).getByText(shown).first().waitFor();
   assert.equal(await unmarked(), false);
+  await typeSql(page, "select 1 -- \u202e\u180e\u{e0041}");
+  const inEditor = page.locator(".sql-field .unseen-character");
+  assert.deepEqual(await inEditor.allInnerTexts(), ["U+202E", "U+180E", "U+E0041"]);
   const name = 'public."turned \u202e"';
   await sql(`create table ${name} (id int primary key, v text default ${quoted(turned)})`);
   await sql(`insert into ${name} values (1)`);

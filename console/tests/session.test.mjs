@@ -12,6 +12,7 @@ import {
   run,
   signedIn,
   signIn,
+  tokenOf,
   typeSql,
   until,
 } from "./browser.mjs";
@@ -36,8 +37,6 @@ const kept = (page) =>
       cookies: document.cookie,
     };
   });
-
-const tokenOf = (page) => page.evaluate(() => JSON.parse(sessionStorage.getItem("plainsql.session")).token);
 
 test("one who signs out and forgets leaves nothing of their work in the browser", async () => {
   const { key: other } = await control("POST", "/v1/keys", { name: "console_forget", scopes: ["read"] });
@@ -225,11 +224,22 @@ test("a link that is opened in a tab with a session replaces it, and one that wa
   const page = await signedIn(browser);
   const before = await tokenOf(page);
   const { address } = await newLink();
+  await page.evaluate(() => {
+    location.hash = "#/tables/new";
+  });
+  const name = page.getByRole("form", { name: "New table" }).getByLabel("Name", { exact: true });
+  await name.fill("unsaved");
+  const { href } = new URL(page.url());
   await page.goto(address.slice(0, -1));
   await page.getByText("A part of this link is missing.").waitFor();
   assert.equal(await tokenOf(page), before);
-  assert.equal(page.url().includes("svc_"), false);
+  assert.deepEqual([page.url(), await name.inputValue()], [href, "unsaved"]);
   await page.goto(address);
+  const question = page.getByRole("dialog", { name: "Leave without saving?" });
+  await question.getByRole("button", { name: "Stay" }).click();
+  assert.deepEqual([page.url(), await name.inputValue()], [href, "unsaved"]);
+  await page.goto(address);
+  await question.getByRole("button", { name: "Leave" }).click();
   await page.waitForFunction((old) => {
     const found = JSON.parse(sessionStorage.getItem("plainsql.session") ?? "null");
     return found && found.token !== old;

@@ -1,7 +1,19 @@
 // Browsing a table and changing its rows, as a person does it.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { cells, dataUrl, look, openBrowser, passTime, signedIn, signIn, sql } from "./browser.mjs";
+import {
+  cells,
+  controlUrl,
+  dataUrl,
+  look,
+  openBrowser,
+  passTime,
+  signedIn,
+  signIn,
+  sql,
+  tokenOf,
+  until,
+} from "./browser.mjs";
 
 /** Values of many types, as SQL. */
 const TYPES = {
@@ -95,7 +107,13 @@ test("changes are reviewed as SQL and saved in one transaction", async () => {
   await page.getByRole("textbox", { name: /^kind/ }).fill("2");
   await page.getByRole("textbox", { name: /^title/ }).fill("Item 44 again");
   await page.getByRole("textbox", { name: /^data/ }).fill('{"a": [1]}');
+  // What is typed for a row is not left without a question either.
+  await page.keyboard.press("Escape");
+  await page.getByRole("dialog", { name: "Leave the new row?" }).getByRole("button", { name: "Stay" }).click();
+  assert.equal(await page.getByRole("textbox", { name: /^title/ }).inputValue(), "Item 44 again");
   await page.getByRole("button", { name: "Add", exact: true }).click();
+  // Its key and its price.
+  assert.equal((await cells(page)).filter((text) => text === "DEFAULT").length, 2);
   assert.equal((await sql("select count(*)::int as n from console_items where title = 'Item 449'"))[0].n, 1);
   await page.getByRole("button", { name: "Review 3 changes" }).click();
   const shown = await page.locator(".preview").innerText();
@@ -327,6 +345,70 @@ test("changes whose response was lost are saved once, though they are saved agai
   assert.equal(await page.getByRole("button", { name: "Insert row" }).isDisabled(), false);
 });
 
+test("changes are still there when the session was refused and one has signed in again", async () => {
+  await page.getByRole("gridcell", { name: "Item 443", exact: true }).click();
+  await page.keyboard.press("Enter");
+  await page.getByLabel("New value").fill("Item 443 kept");
+  await page.getByRole("button", { name: "Change", exact: true }).click();
+  // Escape leaves the cell only.
+  await page.keyboard.press("Enter");
+  await page.getByLabel("New value").fill("not this");
+  await page.keyboard.press("Escape");
+  await page.getByRole("gridcell", { name: "Item 447", exact: true }).click();
+  await page.getByRole("button", { name: "Delete row" }).click();
+  const headers = { Authorization: `Bearer ${await tokenOf(page)}` };
+  await fetch(`${controlUrl}/v1/session`, { method: "DELETE", headers });
+  await until(async () => (await fetch(`${dataUrl}/tables`, { headers })).status === 401);
+  await page.getByRole("button", { name: "Review 2 changes" }).click();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("Kept in this tab: 2 changes in main: public.console_items, not saved.").waitFor();
+  assert.deepEqual(await look(page, "changes-kept"), []);
+  await signIn(page);
+  await page.getByText("Not saved yet, and still here: 2 changes.").waitFor();
+  assert.equal(await page.locator(".grid .is-deleted", { hasText: "Item 447" }).count(), 1);
+  await page.getByRole("button", { name: "Discard" }).click();
+  const question = page.getByRole("dialog", { name: "Discard 2 changes?" });
+  await question.waitFor();
+  assert.deepEqual(await look(page, "discard"), []);
+  await question.getByRole("button", { name: "Keep them" }).click();
+  await page.getByRole("button", { name: "Review 2 changes" }).click();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("2 changes saved.").waitFor();
+  assert.deepEqual(await sql("select id, title from console_items where id in (443, 447)"), [
+    { id: 443, title: "Item 443 kept" },
+  ]);
+});
+
+test("changes of a table that is not shown any more are named, found again and discarded", async () => {
+  await page.getByRole("button", { name: "Insert row" }).click();
+  await page.getByRole("textbox", { name: /^title/ }).fill("Kept");
+  await page.getByRole("button", { name: "Add", exact: true }).click();
+  const { hash } = new URL(page.url());
+  const headers = { Authorization: `Bearer ${await tokenOf(page)}` };
+  await fetch(`${controlUrl}/v1/session`, { method: "DELETE", headers });
+  await until(async () => (await fetch(`${dataUrl}/tables`, { headers })).status === 401);
+  await page.getByRole("button", { name: "Review 1 change" }).click();
+  await page.getByRole("button", { name: "Save", exact: true }).click();
+  await page.getByText("Kept in this tab: 1 change in main: public.console_items, not saved.").waitFor();
+  await page.evaluate(() => {
+    location.hash = "#/tables/public.console_kinds";
+  });
+  await signIn(page);
+  await page.getByText("Still here: 1 change in main: public.console_items, not saved.").waitFor();
+  assert.deepEqual(await look(page, "unsaved-elsewhere"), []);
+  await page.getByRole("button", { name: "Open the table" }).click();
+  await page.getByRole("gridcell", { name: "Kept", exact: true }).waitFor();
+  assert.deepEqual(
+    [new URL(page.url()).hash, await page.locator(".note", { hasText: "Still here" }).count()],
+    [hash, 0],
+  );
+  // A new row is not discarded unasked.
+  await page.getByRole("button", { name: "Discard" }).click();
+  await page.getByRole("dialog", { name: "Discard 1 change?" }).getByRole("button", { name: "Discard" }).click();
+  await page.getByRole("gridcell", { name: "Kept", exact: true }).waitFor({ state: "detached" });
+  assert.equal(await page.getByRole("button", { name: "Insert row" }).isDisabled(), false);
+});
+
 test("what is not saved is not left without a question", async () => {
   const question = page.getByRole("dialog", { name: "Leave without saving?" });
   const answer = async (name) => {
@@ -371,6 +453,30 @@ test("what is not saved is not left without a question", async () => {
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.getByRole("heading", { name: "New table" }).waitFor({ state: "detached" });
   await page.getByRole("button", { name: /^console_items/ }).click();
+  await page.getByRole("heading", { name: "console_items" }).waitFor();
+});
+
+test("on a phone, the page that is shown is in sight, and no control is cut off", async () => {
+  const size = page.viewportSize();
+  await page.setViewportSize({ width: 390, height: 844 });
+  const { isCut, seen } = await page.evaluate(() => {
+    const list = document.querySelector(".table-list");
+    const far = [...document.querySelectorAll(".top *, .table-main .bar *, .table-list .table-commands *")];
+    return {
+      isCut: list.scrollHeight > list.clientHeight,
+      seen: far.filter((each) => each.getBoundingClientRect().right > innerWidth).map((each) => each.outerHTML),
+    };
+  });
+  assert.deepEqual([isCut, seen], [false, []]);
+  await page.evaluate(() => {
+    location.hash = "#/service";
+  });
+  const link = page.getByRole("link", { name: "Service", current: "page" });
+  await link.waitFor();
+  const box = await link.boundingBox();
+  assert.ok(box.x >= 0 && box.x + box.width <= 390, JSON.stringify(box));
+  await page.goBack();
+  await page.setViewportSize(size);
   await page.getByRole("heading", { name: "console_items" }).waitFor();
 });
 

@@ -3,11 +3,12 @@
 import { useState } from "react";
 import { createKey, type Key, listKeys, type NewKey, revokeKey, rotateKey } from "../api/control.ts";
 import { useStore } from "../api/store.ts";
+import { copyText } from "../app/copy.ts";
 import { databases } from "../app/databases.ts";
 import { ago, moment } from "../app/figures.ts";
+import { Marked } from "../app/marked.tsx";
 import { Button, Dialog, Field, FormDialog, Menu, PageTable, Problem, useLoaded } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
-import { copyText } from "../results/Results.tsx";
 
 type Scope = Key["scopes"][number];
 const SCOPES: readonly { scope: Scope; text: string }[] = [
@@ -62,7 +63,9 @@ export const KeysPage = () => {
           {shown.map((key) => (
             <tr key={key.id}>
               <td>
-                <b>{key.name}</b>
+                <b>
+                  <Marked>{key.name}</Marked>
+                </b>
               </td>
               <td>
                 <code>

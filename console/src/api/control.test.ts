@@ -4,7 +4,7 @@ const nothing = () => undefined;
 vi.stubGlobal("sessionStorage", { getItem: () => null, setItem: nothing, removeItem: nothing });
 vi.stubGlobal("location", { protocol: "https:", origin: "https://c" });
 
-const { signOut } = await import("./control.ts");
+const { check, signOut } = await import("./control.ts");
 const { listTables, missingTables } = await import("./data.ts");
 const { keep, leftOver, session } = await import("./session.ts");
 
@@ -20,6 +20,7 @@ beforeEach(() => {
     expiresAt: EXPIRES_AT,
     scopes: [],
     database: null,
+    defaultDatabase: null,
     organization: { id: "o", name: "o", tier: "free" },
     dataUrl: "https://d",
     controlUrl: "https://c",
@@ -45,6 +46,18 @@ it.each([
   answers(status, body);
   await signOut();
   expect(leftOver.get()).toBe("");
+});
+
+it("keeps the default database of the sign-in, and takes the first one that is made later", async () => {
+  const caller = (default_database: string | null) =>
+    answers(200, { organization: { id: "o", name: "o", tier: "free" }, credential: {}, default_database });
+  const known: (string | null | undefined)[] = [];
+  for (const name of [null, "main", "other"]) {
+    caller(name);
+    await check();
+    known.push(session.get()?.defaultDatabase);
+  }
+  expect(known).toEqual([null, "main", "main"]);
 });
 
 it("says if tables are missing from the list", async () => {

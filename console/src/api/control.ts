@@ -64,6 +64,7 @@ const sessionOf = async (token: string, ownKey: string | null): Promise<Session>
     expiresAt: expiresAt ?? "",
     scopes,
     database,
+    defaultDatabase: caller.default_database,
     organization: caller.organization,
     dataUrl: banner.data_url,
     // The page's own address, which may be another name of the same host.
@@ -111,9 +112,12 @@ export const refresh = async (): Promise<boolean> => {
 /** Asks whether the session is still valid. If it is not, it ends. */
 export const check = async (): Promise<void> => {
   const before = current();
-  const { credential, organization } = await call<Models["CallerAnswer"]>("/v1/organizations/current");
+  const { credential, organization, ...caller } = await call<Models["CallerAnswer"]>("/v1/organizations/current");
   if (session.get()?.id !== before.id) return;
-  const next: Session = { ...before, organization, expiresAt: credential.expires_at ?? before.expiresAt };
+  const expiresAt = credential.expires_at ?? before.expiresAt;
+  // The first database may be made later.
+  const defaultDatabase = before.defaultDatabase ?? caller.default_database;
+  const next: Session = { ...before, organization, expiresAt, defaultDatabase };
   if (JSON.stringify(next) !== JSON.stringify(session.get())) keep(next);
 };
 

@@ -1,7 +1,7 @@
 /** Calls of the data plane: statements, transactions and tables, by the npm client, whose writes happen exactly once. */
 
 import { type Client, connect, type Notice, type Outcome, PlainSQLError, type Result } from "plainsql";
-import { exactFetch } from "./exact.ts";
+import { exactFetch, type Row, type Value } from "./exact.ts";
 import type { components } from "./generated/data.ts";
 import { request } from "./requests.ts";
 import { current, end } from "./session.ts";
@@ -11,10 +11,7 @@ export type Table = Models["TableEntry"];
 export type Capabilities = Models["CapabilitiesAnswer"];
 export type Probe = Models["ProbeAnswer"];
 export type Bench = Models["BenchAnswer"];
-export type { Notice, Outcome };
-
-export type Value = unknown;
-export type Row = Value[];
+export type { Notice, Outcome, Row, Value };
 
 /** What is to be run. */
 export interface Statement {

@@ -3,7 +3,9 @@
  * and drop their spaces, so in a response they are made texts before it is parsed.
  */
 
-import type { Row } from "./data.ts";
+/** As PostgreSQL's types are in JSON; those that would lose digits as their text. */
+export type Value = unknown;
+export type Row = Value[];
 
 const JSON_TYPE = /^jsonb?(\[\])?$/;
 

@@ -1,7 +1,7 @@
 import { expect, it, vi } from "vitest";
 
 const TOKEN = `svc_s_${"Abc".repeat(12)}42`;
-let hear: () => void = () => undefined;
+let hear: (event: Partial<HashChangeEvent>) => void = () => undefined;
 const replaced: string[] = [];
 vi.stubGlobal("addEventListener", (_: string, listener: typeof hear) => {
   hear = listener;
@@ -22,9 +22,15 @@ it.each([
   ["#/sign-in?token=", ""],
   ["#/sign-in", ""],
 ])("takes it out of %s, which is opened later", (hash, token) => {
-  location.hash = hash;
-  hear();
-  expect([link.get(), replaced.at(-1)]).toEqual([token, "/console"]);
+  const open = (oldURL: string) => {
+    const stopImmediatePropagation = vi.fn();
+    location.hash = hash;
+    hear({ oldURL, stopImmediatePropagation });
+    return [link.get(), replaced.at(-1), stopImmediatePropagation.mock.calls.length];
+  };
+  expect(open("https://localhost/console")).toEqual([token, "/console", 1]);
+  // The page that was shown has its address again.
+  expect(open("https://localhost/console#/tables/public.a")).toEqual([token, "#/tables/public.a", 1]);
 });
 
 it("is for this computer only", () => {
@@ -37,6 +43,6 @@ it("leaves other addresses alone", () => {
   link.set(undefined);
   replaced.length = 0;
   location.hash = "#/query?check=0&sql=x";
-  hear();
+  hear({});
   expect([link.get(), replaced]).toEqual([undefined, []]);
 });

@@ -18,10 +18,12 @@ export const link = store<string | undefined>(undefined);
 export const mayUseLinks = (hostname: string): boolean =>
   hostname === "localhost" || hostname === "[::1]" || /^127(\.\d{1,3}){3}$/.test(hostname);
 
-const take = (): void => {
+const take = (event?: HashChangeEvent): void => {
   const { hash, pathname } = location;
   if (!hash.startsWith(PAGE)) return;
-  history.replaceState(null, "", pathname);
+  // What is shown stays, with its address: the link may be of no use. This listener is the first one.
+  event?.stopImmediatePropagation();
+  history.replaceState(null, "", (event && new URL(event.oldURL).hash) || pathname);
   link.set(LINK.exec(hash)?.[1] ?? "");
 };
 

@@ -12,6 +12,8 @@ export interface Session {
   scopes: string[];
   /** The only database that it may use, if it is bound to one. */
   database: string | null;
+  /** The organization's default when one signed in: where it is another one later, the page stays in this one. */
+  defaultDatabase: string | null;
   organization: { id: string; name: string; tier: string };
   dataUrl: string;
   controlUrl: string;

@@ -28,4 +28,4 @@ export const store = <T>(initial: T): Store<T> => {
   };
 };
 
-export const useStore = <T>(followed: Store<T>): T => useSyncExternalStore(followed.follow, followed.get);
+export const useStore = <T>(followed: Store<T>): T => useSyncExternalStore(followed.follow, followed.get, followed.get);

@@ -22,14 +22,22 @@ vi.stubGlobal(
 );
 
 const { session } = await import("../api/session.ts");
+const { holdUnsaved } = await import("./leaving.ts");
 const { choose, database, databases, goneText, loadDatabases, renamed } = await import("./databases.ts");
 
-const signIn = (id: string, organization = "org_1", scopes = ["read", "admin"]) =>
+const signIn = (
+  id: string,
+  organization = "org_1",
+  scopes = ["read", "admin"],
+  defaultDatabase: string | null = null,
+  bound: string | null = null,
+) =>
   session.set({
     id,
     token: id,
     scopes,
-    database: null,
+    database: bound,
+    defaultDatabase,
     organization: { id: organization },
     controlUrl: "https://console.example",
   } as unknown as Parameters<typeof session.set>[0]);
@@ -57,6 +65,52 @@ it("takes the default only if none was chosen", async () => {
   const loaded = loadDatabases();
   answers[0]?.(["main", "staging"]);
   await loaded;
+  expect(database.get()).toBe("main");
+});
+
+it("names the default of the sign-in, without the scope admin as well, and after a reload", async () => {
+  signIn("ses_1", "org_1", ["read"], "main");
+  await loadDatabases();
+  expect([database.get(), answers.length]).toEqual(["main", 0]);
+  choose("staging");
+  signIn("ses_2", "org_1", ["read"], "other");
+  expect(database.get()).toBe("staging");
+  choose("");
+  signIn("ses_3", "org_1", ["read"], "other");
+  expect(database.get()).toBe("other");
+});
+
+it("stays in the default of the first sign-in when one signs in again and another one is the default", () => {
+  signIn("ses_1", "org_1", ["read"], "main");
+  session.set(undefined);
+  signIn("ses_2", "org_1", ["read"], "other");
+  expect(database.get()).toBe("main");
+  // What one session is bound to is not where the next one goes.
+  signIn("ses_3", "org_1", ["read"], "main", "bound");
+  expect(database.get()).toBe("bound");
+  signIn("ses_4", "org_1", ["read"], "other");
+  expect(database.get()).toBe("main");
+});
+
+it("takes a default that was made after the sign-in, and stays with it", () => {
+  signIn("ses_1", "org_1", ["read"]);
+  expect(database.get()).toBe("");
+  signIn("ses_1", "org_1", ["read"], "main");
+  expect(database.get()).toBe("main");
+  signIn("ses_1", "org_1", ["read"], "other");
+  expect(database.get()).toBe("main");
+});
+
+it("takes no default while something is not saved, which would be lost", async () => {
+  signIn("ses_1");
+  const release = holdUnsaved();
+  const loaded = loadDatabases();
+  answers[0]?.(["main"]);
+  await loaded;
+  signIn("ses_1", "org_1", ["read"], "main");
+  expect(database.get()).toBe("");
+  release();
+  signIn("ses_1", "org_1", ["read"], "main");
   expect(database.get()).toBe("main");
 });
 

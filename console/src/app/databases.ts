@@ -3,29 +3,45 @@
 import { type Database, listDatabases } from "../api/control.ts";
 import { may, session } from "../api/session.ts";
 import { store, useStore } from "../api/store.ts";
+import { hasUnsaved } from "./leaving.ts";
 
 const key = (): string => `plainsql.database.${session.get()?.organization.id ?? ""}`;
 
-/** What the session is bound to, or what was chosen before. It is needed before the databases are listed. */
+/** The organization's default when one signed in. Requests name it: the default may be another one by now. */
+export const defaultName = (): string => session.get()?.defaultDatabase ?? "";
+
+/** What the session is bound to, or what was chosen before, or the default: it is needed before they are listed. */
 const remembered = (): string => {
   const here = session.get();
-  return here ? (here.database ?? sessionStorage.getItem(key()) ?? "") : "";
+  return here ? here.database || sessionStorage.getItem(key()) || defaultName() : "";
 };
 
 /** Undefined until they are known. A session without the scope admin can't list them. */
 export const databases = store<Database[] | undefined>(undefined);
 
-/** The name of the chosen one. Empty: the organization's default. */
+/** The name of the chosen one. Empty: the organization's default, of which the name is not known. */
 export const database = store(remembered());
+
+/** Keeps a default that was taken, so that one who signs in again stays in it. What a session is bound to is no choice. */
+const keepTaken = (): void => {
+  const here = session.get();
+  if (here && !here.database && database.get()) sessionStorage.setItem(key(), database.get());
+};
+keepTaken();
 
 let owner = session.get()?.id;
 
 session.follow(() => {
   const id = session.get()?.id;
-  if (id === owner) return;
-  owner = id;
-  databases.set(undefined);
-  database.set(remembered());
+  if (id === owner) {
+    // There was no database before. What is not saved is of the one without a name, and would go with it.
+    if (!database.get() && !hasUnsaved()) database.set(remembered());
+  } else {
+    owner = id;
+    databases.set(undefined);
+    database.set(remembered());
+  }
+  keepTaken();
 });
 
 export const choose = (name: string): void => {
@@ -45,7 +61,7 @@ export const loadDatabases = async (): Promise<void> => {
   const found = await listDatabases();
   if (session.get()?.id !== id || load !== loads) return;
   databases.set(found);
-  if (database.get()) return;
+  if (database.get() || hasUnsaved()) return;
   const usable = found.filter(({ state }) => state === "ready");
   const first = usable.find((each) => each.default) ?? usable[0];
   if (first) choose(first.name);

@@ -46,6 +46,8 @@ export const holdUnsaved = (): (() => void) => {
   return () => void unsaved.delete(one);
 };
 
+export const hasUnsaved = (): boolean => unsaved.size > 0;
+
 /** Asks before a part is left, while it has something that is not saved. Returns what lets it go without a question. */
 export const useUnsaved = (isUnsaved: boolean): (() => void) => {
   const release = useRef<() => void>(undefined);

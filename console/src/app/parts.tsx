@@ -178,6 +178,8 @@ interface DialogProps {
   close: () => void;
   /** Whether only its own buttons close it, for what is shown but once. */
   isFirm?: boolean;
+  /** Whether `close` may leave it open, since it asks first: then it stays open until it is no longer there. */
+  mayRefuse?: boolean;
   children: ReactNode;
 }
 
@@ -189,7 +191,7 @@ const focused = (): HTMLElement | null => {
 };
 
 /** A dialog that holds the focus until it is closed. */
-export const Dialog = ({ title, close, isFirm = false, children }: DialogProps) => {
+export const Dialog = ({ title, close, isFirm = false, mayRefuse = false, children }: DialogProps) => {
   // Who selects text in it and lets go outside does not want to close it.
   const isPressedOutside = useRef(false);
   const dialog = useRef<HTMLDialogElement>(null);
@@ -203,9 +205,15 @@ export const Dialog = ({ title, close, isFirm = false, children }: DialogProps) 
       ref={dialog}
       className="dialog"
       aria-label={title}
-      onCancel={(event) => isFirm && event.preventDefault()}
-      // A second Escape closes it nevertheless.
-      onClose={() => (isFirm ? dialog.current?.showModal() : close())}
+      onCancel={(event) => {
+        if (isFirm || mayRefuse) event.preventDefault();
+        if (mayRefuse) close();
+      }}
+      onClose={() => {
+        // A second Escape closes it nevertheless.
+        if (isFirm || mayRefuse) dialog.current?.showModal();
+        if (!isFirm) close();
+      }}
       onPointerDown={(event) => {
         isPressedOutside.current = event.target === dialog.current;
       }}
@@ -221,6 +229,30 @@ export const Dialog = ({ title, close, isFirm = false, children }: DialogProps) 
   );
 };
 
+interface QuestionProps {
+  title: string;
+  /** The two buttons. Escape is the first one. */
+  stay: string;
+  leave: string;
+  answer: (isLeaving: boolean) => void;
+  children: ReactNode;
+}
+
+/** Asks before something is lost. */
+export const Question = ({ title, stay, leave, answer, children }: QuestionProps) => (
+  <Dialog title={title} close={() => answer(false)}>
+    {children}
+    <div className="buttons">
+      <Button onClick={() => answer(false)} autoFocus>
+        {stay}
+      </Button>
+      <Button kind="danger" onClick={() => answer(true)}>
+        {leave}
+      </Button>
+    </div>
+  </Dialog>
+);
+
 interface FormDialogProps {
   title: string;
   button: string;
@@ -228,6 +260,8 @@ interface FormDialogProps {
   /** Whether what is in the form can be sent. */
   isReady?: boolean;
   close: () => void;
+  /** What Cancel and Escape do instead, which may ask first. */
+  leave?: () => void;
   /** What the button does. It may fail, which is then said. A function that it returns is called after it is closed. */
   save: () => unknown;
   children: ReactNode;
@@ -240,6 +274,7 @@ export const FormDialog = ({
   kind = "main",
   isReady = true,
   close,
+  leave,
   save,
   children,
 }: FormDialogProps) => {
@@ -253,12 +288,12 @@ export const FormDialog = ({
     });
   };
   return (
-    <Dialog title={title} close={close}>
+    <Dialog title={title} close={leave ?? close} mayRefuse={leave !== undefined}>
       <form className="page-form" onSubmit={submit}>
         {children}
         <Problem error={error} />
         <div className="buttons">
-          <Button onClick={close}>Cancel</Button>
+          <Button onClick={leave ?? close}>Cancel</Button>
           <Button kind={kind} type="submit" disabled={isBusy || !isReady}>
             {button}
           </Button>
@@ -329,7 +364,7 @@ export const Field = ({ label, hint, children }: { label: string; hint?: ReactNo
       <Marked>{label}</Marked>
     </span>
     {children}
-    {hint && <small>{hint}</small>}
+    {hint && <small>{typeof hint === "string" ? <Marked>{hint}</Marked> : hint}</small>}
   </label>
 );
 

@@ -8,7 +8,7 @@ import { Button, Search, TabList, tabPanel, useWork } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
 import type { Drafts } from "./drafts.ts";
 import type { History } from "./history.ts";
-import { isGood, type Ran, wordsOf } from "./ran.ts";
+import { cutText, isCut, isGood, type Ran, wordsOf } from "./ran.ts";
 import { runs } from "./running.ts";
 
 interface Props {
@@ -50,10 +50,11 @@ export const HistoryPanel = ({ history, drafts, open, close }: Props) => {
               .filter(({ sql }) => has(sql))
               .map((each) => (
                 <li key={each.id ?? `${each.at} ${each.sql.length}`}>
-                  <button type="button" onClick={() => open(each.sql)}>
+                  <button type="button" aria-disabled={isCut(each)} onClick={() => isCut(each) || open(each.sql)}>
                     <code>
                       <Marked>{each.sql.slice(0, 240)}</Marked>
                     </code>
+                    {isCut(each) && <small>{cutText(each)}</small>}
                     <small>
                       {isActive(each) ? "Running" : <b className={isGood(each) ? "good" : "bad"}>{wordsOf(each)}</b>} ·{" "}
                       {each.end !== "sent" && `${duration(each.ms)} · `}

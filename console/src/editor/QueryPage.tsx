@@ -3,13 +3,14 @@
 import { type RefObject, useEffect, useRef, useState } from "react";
 import { current } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
-import { completionsOf } from "../app/catalog.ts";
+import { copyText } from "../app/copy.ts";
 import { database, databases, goneText, loadDatabases, useGone } from "../app/databases.ts";
 import { duration } from "../app/figures.ts";
+import { marked } from "../app/marked.tsx";
 import { Button, Menu } from "../app/parts.tsx";
 import { remember } from "../app/remember.ts";
 import { toast } from "../app/toast.tsx";
-import { copyText, Results } from "../results/Results.tsx";
+import { completionsOf } from "./catalog.ts";
 import { RUN_KEY, type SqlEditor } from "./codemirror.ts";
 import { type Draft, type Drafts, draftsOf } from "./drafts.ts";
 import { HistoryPanel } from "./HistoryPanel.tsx";
@@ -17,8 +18,10 @@ import { historyOf } from "./history.ts";
 import { Parameters } from "./Parameters.tsx";
 import { valuesOf } from "./parameters.ts";
 import { type Language, programFor } from "./programs.ts";
+import { Results } from "./Results.tsx";
 import { ranOf } from "./ran.ts";
-import { isRunning, type Mode, runs, type Shown, start, type Wanted } from "./running.ts";
+import type { Mode, Shown } from "./run.ts";
+import { isRunning, runs, start, type Wanted } from "./running.ts";
 import { SqlField } from "./SqlField.tsx";
 import { isIncomplete, linkTo, takeShared } from "./share.ts";
 import { type Found, paramCountOf, statementAt, statementsOf } from "./statements.ts";
@@ -166,7 +169,7 @@ export const QueryPage = () => {
   const save = () => {
     const title = prompt("Save this query as", draft.title);
     if (!title) return;
-    if (history.replaces(title, draft.sql) && !confirm(`Replace the saved query “${title}”?`)) return;
+    if (history.replaces(title, draft.sql) && !confirm(`Replace the saved query “${marked(title)}”?`)) return;
     if (!history.save(title, draft.sql)) {
       return toast(
         "The browser's storage is full: the query is not saved. Delete saved queries that you no longer need.",

@@ -2,6 +2,7 @@
 
 import { type KeyboardEvent, useState } from "react";
 import { flushSync } from "react-dom";
+import { Marked } from "../app/marked.tsx";
 import { Button, tabPanel } from "../app/parts.tsx";
 import type { Drafts } from "./drafts.ts";
 import { forgetRun } from "./running.ts";
@@ -60,7 +61,7 @@ export const Tabs = ({ drafts }: { drafts: Drafts }) => {
               onClick={() => drafts.active.set(id)}
               onDoubleClick={() => rename(id)}
             >
-              {title}
+              <Marked>{title}</Marked>
             </button>
           ),
         )}

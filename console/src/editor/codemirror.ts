@@ -5,6 +5,7 @@
 
 import {
   autocompletion,
+  type Completion,
   type CompletionContext,
   type CompletionResult,
   closeBrackets,
@@ -39,7 +40,8 @@ import {
   placeholder,
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { inQuotes } from "./schema.ts";
+import { marked, numberOf, UNSEEN, UNSEEN_TITLE } from "../app/marked.tsx";
+import { type Completions, inQuotes } from "./schema.ts";
 import { statementAt, statementsOf } from "./statements.ts";
 
 export interface EditorActions {
@@ -50,13 +52,6 @@ export interface EditorActions {
   runAll: () => void;
   stream: () => void;
   format: () => void;
-}
-
-export interface Completions {
-  schema: SQLNamespace;
-  functions: readonly string[];
-  /** Whether something could not be read, and is missing. */
-  isPartial: boolean;
 }
 
 const theme = EditorView.theme({
@@ -76,6 +71,16 @@ const theme = EditorView.theme({
   ".cm-placeholder": { color: "var(--faint)" },
   ".cm-failed": { textDecoration: "underline wavy var(--danger) 1.5px", textUnderlineOffset: "3px" },
   ".cm-wanted": { boxShadow: "inset 2px 0 var(--accent)" },
+  ".unseen-character": {
+    padding: "0 3px",
+    borderRadius: "3px",
+    backgroundColor: "var(--danger-soft)",
+    color: "var(--danger)",
+    fontFamily: "var(--sans)",
+    fontSize: "0.85em",
+    fontWeight: "500",
+    unicodeBidi: "isolate",
+  },
   ".cm-tooltip": {
     backgroundColor: "var(--raised)",
     color: "var(--text)",
@@ -144,6 +149,18 @@ const wantedField = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
+/** What turns text round, and what is not seen, is marked as elsewhere: the SQL may be someone else's. */
+export const UNSEEN_CHARACTERS = {
+  specialChars: new RegExp(UNSEEN, "gu"),
+  render: (code: number): HTMLElement => {
+    const mark = document.createElement("span");
+    mark.className = "unseen-character";
+    mark.title = UNSEEN_TITLE;
+    mark.textContent = numberOf(String.fromCodePoint(code));
+    return mark;
+  },
+};
+
 const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
 
 export const RUN_KEY = isMac ? "⌘⏎" : "Ctrl ⏎";
@@ -164,13 +181,20 @@ const DEFAULT_SCHEMA = "public";
 const startOf = (context: CompletionContext, { from }: CompletionResult): number =>
   from === context.pos ? (context.matchBefore(/[\w$]+/)?.from ?? from) : from;
 
+/** A name as it is, and as it is shown. */
+const withMarks = (option: Completion): Completion => {
+  const displayLabel = marked(option.label);
+  return displayLabel === option.label ? option : { ...option, displayLabel };
+};
+
 /** Completes a name, in quotes where it needs them or someone has begun with one. */
 export const completeName = async (
   schema: SQLNamespace,
   context: CompletionContext,
 ): Promise<CompletionResult | null> => {
   const offered = await schemaCompletionSource({ dialect: PostgreSQL, schema, defaultSchema: DEFAULT_SCHEMA })(context);
-  const found = offered && { ...offered, from: startOf(context, offered) };
+  const options = offered?.options.map(withMarks) ?? [];
+  const found = offered && { ...offered, options, from: startOf(context, offered) };
   if (!found || context.state.sliceDoc(found.from, found.from + 1) !== '"') return found;
   return { ...found, options: inQuotes(found.options) };
 };
@@ -306,8 +330,7 @@ export class SqlEditor {
         history(),
         drawSelection(),
         highlightActiveLine(),
-        // What turns text round, and what is not seen, is marked: the SQL may be someone else's.
-        highlightSpecialChars({ addSpecialChars: /[\u202a-\u202c\u2068\u2800\u3164]/g }),
+        highlightSpecialChars(UNSEEN_CHARACTERS),
         highlightSelectionMatches(),
         bracketMatching(),
         closeBrackets(),

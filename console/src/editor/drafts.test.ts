@@ -52,6 +52,22 @@ it("opens a closed tab again", () => {
   expect(found.open.at(-1)?.sql).toBe("select 1");
 });
 
+it("has parameters of its own text only, which come back with it", () => {
+  const found = drafts("org", new FakeStorage());
+  const id = found.active.get();
+  const parameters = [{ kind: "text" as const, text: "42" }];
+  const now = (sql: string) => {
+    found.change(id, { sql });
+    return found.open[0]?.parameters;
+  };
+  found.change(id, { sql: "delete from t where id = $1" });
+  found.change(id, { parameters });
+  expect(now("delete from u where id = $1")).toEqual(parameters);
+  expect([now(" "), now(""), now("delete from u where id = $1")]).toEqual([[], [], parameters]);
+  expect([now(""), now("d"), now("delete from v where id = $1")]).toEqual([[], [], []]);
+  expect([now(""), now("delete from u where id = $1")]).toEqual([[], []]);
+});
+
 it("always has a tab, and says when the storage is full", () => {
   const storage = new FakeStorage();
   const found = drafts("org", storage);

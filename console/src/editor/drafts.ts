@@ -47,6 +47,8 @@ export class Drafts {
   readonly isFull = store(false);
   readonly #prefix: string;
   readonly #storage: Storage;
+  // What a tab was before all of its text was deleted, in case that is undone.
+  readonly #emptied = new Map<string, Draft>();
   // Those whose last change could not be stored.
   readonly #unstored = new Set<string>();
   #isForgotten = false;
@@ -76,6 +78,7 @@ export class Drafts {
   forget(): void {
     this.#isForgotten = true;
     this.#unstored.clear();
+    this.#emptied.clear();
     this.isFull.set(false);
     this.all.set([]);
   }
@@ -99,7 +102,17 @@ export class Drafts {
 
   change(id: string, change: Partial<Omit<Draft, "id">>): void {
     const draft = this.all.get().find((each) => each.id === id);
-    if (draft) this.#write({ ...draft, ...change, changedAt: Date.now() });
+    if (!draft) return;
+    const parameters = change.sql === undefined ? draft.parameters : this.#parametersOf(draft, change.sql);
+    this.#write({ ...draft, parameters, ...change, changedAt: Date.now() });
+  }
+
+  /** Those of the text that replaces a draft's. What is typed into an empty tab has none of the text before. */
+  #parametersOf(draft: Draft, sql: string): Parameter[] {
+    if (draft.sql.trim() && sql.trim()) return draft.parameters;
+    if (draft.sql.trim()) this.#emptied.set(draft.id, draft);
+    const before = this.#emptied.get(draft.id);
+    return before?.sql === sql ? before.parameters : [];
   }
 
   /** Closes a tab. Its neighbour becomes the active one; there is always one. */
@@ -187,6 +200,7 @@ export class Drafts {
   #drop(id: string): void {
     this.#storage.removeItem(this.#prefix + id);
     this.#unstored.delete(id);
+    this.#emptied.delete(id);
     this.all.set(this.all.get().filter((draft) => draft.id !== id));
   }
 

@@ -18,7 +18,7 @@ vi.stubGlobal("localStorage", {
 
 const { session } = await import("../api/session.ts");
 const { forgetHistories, historyOf } = await import("./history.ts");
-const { ranOf, wordsOf } = await import("./ran.ts");
+const { cutText, isCut, ranOf, wordsOf } = await import("./ran.ts");
 const { start } = await import("./running.ts");
 const { statementsOf } = await import("./statements.ts");
 
@@ -91,6 +91,45 @@ it.each(["committed", "not_executed"])(
     expect(reloaded().ran.get().map(wordsOf)).toEqual([words[outcome as keyof typeof words]]);
   },
 );
+
+const ranOfLength = (length: number, id: string) => ({
+  id,
+  at: 1,
+  sql: id.padEnd(length, "x"),
+  database: "main",
+  statements: 1,
+  end: "done" as const,
+  rows: 0,
+  affected: 1,
+  hasMore: false,
+  ms: 1,
+});
+
+it("keeps SQL whole, and says of what is too long that it is cut", () => {
+  const history = historyOf("org");
+  const lengths = [19_999, 20_000, 600_000, 400_001, 1_000_001];
+  for (const length of lengths) history.add(ranOfLength(length, `${length} `));
+  history.add(ranOfLength(10, "last"));
+  const ran = () => reloaded().ran.get();
+  const found = () => ran().map((each) => [each.sql.length, isCut(each)]);
+  const cut = [1_000, true];
+  expect(found()).toEqual([[10, false], cut, [400_001, false], cut, [20_000, false], [19_999, false]]);
+  expect(ran()[1] && cutText(ran()[1] as never)).toContain("Only the first 1,000 of 1,000,001 characters were kept");
+  for (const length of lengths.slice(1, 3)) historyOf("org").add(ranOfLength(length, "again "));
+  expect(found().slice(0, 1)).toEqual([[600_000, false]]);
+  historyOf("org").add(ranOfLength(400_000, "more"));
+  historyOf("org").add(ranOfLength(20_000, "most"));
+  expect(found().slice(0, 3)).toEqual([[20_000, false], [400_000, false], cut]);
+});
+
+it("takes what an older version has cut for no whole text", () => {
+  const old = [20_000, 19_999].map((length) => ranOfLength(length, `${length}`));
+  kept.set("plainsql.history.org", JSON.stringify(old));
+  const history = reloaded();
+  history.add(ranOfLength(10, "last"));
+  expect(history.ran.get().map(isCut)).toEqual([false, true, false]);
+  expect(cutText(history.ran.get()[1] as never)).toContain("Only the first 20,000 characters were kept");
+});
 
 it("says that saving would replace another query", () => {
   const history = historyOf("org");

@@ -3,7 +3,7 @@
 import type { Outcome } from "../api/data.ts";
 import { finalOutcomeOf } from "../api/outcome.ts";
 import { type Store, store } from "../api/store.ts";
-import type { Ran } from "./ran.ts";
+import { isCut, type Ran, SHORT_MAX } from "./ran.ts";
 
 export interface Saved {
   name: string;
@@ -12,8 +12,22 @@ export interface Saved {
 }
 
 const RAN_MAX = 300;
-// A statement that loads data is no use in a list.
-const SQL_MAX = 20_000;
+// A browser keeps some five million characters, of which tabs need most. So of longer SQL, such as statements that load
+// data, the last so many characters are kept whole, and of each other one its beginning.
+const LONG_MAX = 1_000_000;
+const BEGINNING_MAX = 1_000;
+
+/** What is kept of the entries, the last one first. A text is kept whole, or is known to be cut. */
+const kept = (all: readonly Ran[]): Ran[] => {
+  let room = LONG_MAX;
+  return all.slice(0, RAN_MAX).map((ran) => {
+    const length = ran.length ?? ran.sql.length;
+    if (length < SHORT_MAX || isCut(ran)) return ran;
+    if (length > room) return { ...ran, length, sql: ran.sql.slice(0, BEGINNING_MAX) };
+    room -= length;
+    return { ...ran, length };
+  });
+};
 
 interface List<T> {
   all: Store<T[]>;
@@ -133,7 +147,8 @@ export class History {
   /** Adds an entry, or replaces the one with its id. */
   add(ran: Ran): void {
     const others = this.ran.get().filter(({ id }) => id === undefined || id !== ran.id);
-    const next = [{ ...ran, sql: ran.sql.slice(0, SQL_MAX) }, ...others].slice(0, RAN_MAX);
+    // Only what an older version has stored may be cut without its length.
+    const next = kept([{ ...ran, length: ran.sql.length < SHORT_MAX ? undefined : ran.sql.length }, ...others]);
     // Drafts matter more: where the browser stores no more, the oldest ones go.
     while (!this.#ran.write(next) && next.length > 0) next.length = Math.floor(next.length / 2);
   }

@@ -1,7 +1,7 @@
 import { PlainSQLError } from "plainsql";
 import { expect, it } from "vitest";
 import { ranOf, wordsOf } from "./ran.ts";
-import type { Mode, Run, Shown } from "./running.ts";
+import type { Mode, Run, Shown } from "./run.ts";
 
 const result = (rows: number, affectedRows = 0, others: Partial<Shown> = {}): Shown =>
   ({ columns: rows ? ["a"] : [], rows: { count: rows }, affectedRows, truncated: false, ...others }) as Shown;

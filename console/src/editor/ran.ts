@@ -1,8 +1,8 @@
 /** What the history keeps of a run, and how it says what became of it. */
 
 import type { Outcome } from "../api/data.ts";
-import { count } from "../app/figures.ts";
-import type { Mode, Run } from "./running.ts";
+import { count, number } from "../app/figures.ts";
+import type { Mode, Run } from "./run.ts";
 
 /** How it ended. What is only "sent" had no response when it was kept, and perhaps never gets one. */
 export type End = "sent" | "done" | "rehearsed" | "explained" | "failed" | "cancelled";
@@ -12,6 +12,8 @@ export interface Ran {
   id?: string | undefined;
   at: number;
   sql: string;
+  /** How long the SQL was that ran, if it was long: then perhaps only its beginning is kept. */
+  length?: number | undefined;
   database: string;
   statements: number;
   end: End;
@@ -28,6 +30,20 @@ export interface Ran {
   hasMore: boolean;
   ms: number;
 }
+
+/** SQL that is shorter is kept whole in any case. */
+export const SHORT_MAX = 20_000;
+
+/** Whether only the beginning of its SQL is kept, which must not be taken for all of it. */
+export const isCut = ({ sql, length }: Ran): boolean =>
+  // Version 0.61 kept so much of a longer one, and not how long it was.
+  length === undefined ? sql.length === SHORT_MAX : sql.length < length;
+
+/** What is said of SQL that is cut. */
+export const cutText = ({ sql, length }: Ran): string => {
+  const of = length === undefined ? "" : ` of ${number(length)}`;
+  return `Only the first ${number(sql.length)}${of} characters were kept, so it can't be opened.`;
+};
 
 const ENDS: Record<Mode, End> = {
   statement: "done",

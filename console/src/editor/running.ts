@@ -3,7 +3,6 @@
 import { PlainSQLError } from "plainsql";
 import {
   type Answer,
-  type Notice,
   newKey,
   type Outcome,
   type RunOptions,
@@ -16,67 +15,14 @@ import { finalOutcomeOf } from "../api/outcome.ts";
 import { textOf, wasAborted } from "../api/requests.ts";
 import { session } from "../api/session.ts";
 import { store } from "../api/store.ts";
-import { type Rows, rowsInMemory } from "../results/rows.ts";
+import { rowsInMemory } from "../results/rows.ts";
 import { StreamedRows } from "../results/stream.ts";
 import { historyOf } from "./history.ts";
 import { sentOf } from "./ran.ts";
+import type { Failed, Mode, Run, Shown } from "./run.ts";
 import { type Found, offsetOf } from "./statements.ts";
 
 export const MAX_ROWS = 1_000;
-
-export type Mode = "statement" | "transaction" | "stream" | "rehearsal" | "explain";
-
-/** The result of one statement. */
-export interface Shown {
-  key: string;
-  sql: string;
-  params: unknown[];
-  columns: string[];
-  types: string[];
-  rows: Rows;
-  command: string;
-  affectedRows: number;
-  /** Whether there are more rows than are shown. */
-  truncated: boolean;
-  notices: Notice[];
-  execUs: number;
-  requestId: string;
-  isReplayed: boolean;
-  stream?: StreamedRows;
-}
-
-export interface Failed {
-  message: string;
-  error?: PlainSQLError;
-  /** Where the error is in the tab's text. */
-  offset?: number;
-  sql: string;
-}
-
-export interface Run {
-  id: number;
-  /** What the history knows it by. */
-  entry: string;
-  /** The tab's text when it began. */
-  text: string;
-  mode: Mode;
-  database: string;
-  startedAt: number;
-  endedAt: number | null;
-  results: Shown[];
-  failed: Failed | null;
-  wasCancelled: boolean;
-  /** Whether it was cancelled, and the service is asked what became of it. */
-  isEnding: boolean;
-  /** What became of a run that was cancelled; null if it could not change anything. */
-  outcome: Outcome | null;
-  /** The key of the write, by which the service knows it. */
-  idempotencyKey: string | undefined;
-  attempts: number;
-  /** Those of a transaction that belong to none of its statements, such as those of deferred triggers. */
-  notices: Notice[];
-  abort: () => void;
-}
 
 /** The runs of each tab: the last one. */
 export const runs = store<Record<string, Run>>({});

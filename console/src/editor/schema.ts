@@ -4,7 +4,14 @@ import type { Completion } from "@codemirror/autocomplete";
 import type { SQLNamespace } from "@codemirror/lang-sql";
 import { listTables, run, type Table } from "../api/data.ts";
 import { quoteName } from "../results/formats.ts";
-import type { Completions } from "./codemirror.ts";
+
+/** What is known of a database. */
+export interface Completions {
+  schema: SQLNamespace;
+  functions: readonly string[];
+  /** Whether something could not be read, and is missing. */
+  isPartial: boolean;
+}
 
 // What a statement can't call, or would not, is left out of PostgreSQL's own functions: what takes or returns what only
 // the server has, and what does the work of an operator, a type or an index. Nobody's own function is left out.

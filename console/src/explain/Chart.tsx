@@ -6,17 +6,22 @@ import "uplot/dist/uPlot.min.css";
 import type { Row } from "../api/data.ts";
 import { useStore } from "../api/store.ts";
 import { bytes, count, number } from "../app/figures.ts";
+import { Marked, marked } from "../app/marked.tsx";
 import { theme } from "../app/theme.ts";
-import type { Shown } from "../editor/running.ts";
 import { cellText, isNumeric } from "../results/cells.ts";
-import { firstRows, TAKEN_BYTES_MAX } from "../results/rows.ts";
+import { firstRows, type Rows, TAKEN_BYTES_MAX } from "../results/rows.ts";
 import { type Guess, guess, histogram, isTime, KINDS, type Kind, summaryOf, valuesOf } from "./chart.ts";
 
 const ROWS_MAX = 20_000;
 const COLOURS = ["#3b7de0", "#d9622b", "#2b9a66", "#9a4fc4", "#b8860b", "#c2416b"];
 
-export const Chart = ({ result }: { result: Shown }) => {
-  const { columns, types } = result;
+interface Props {
+  result: { columns: readonly string[]; types: readonly string[]; rows: Rows };
+}
+
+export const Chart = ({ result }: Props) => {
+  const { types } = result;
+  const columns = useMemo(() => result.columns.map(marked), [result.columns]);
   const first = useMemo(() => guess(types), [types]);
   const [chosen, choose] = useState<Guess | undefined>(first);
   const [rows, setRows] = useState<Row[]>();
@@ -80,7 +85,7 @@ export const Chart = ({ result }: { result: Shown }) => {
           </small>
         )}
       </div>
-      {rows && chosen.ys.length > 0 && <Plot rows={rows} result={result} chosen={chosen} />}
+      {rows && chosen.ys.length > 0 && <Plot rows={rows} columns={columns} types={types} chosen={chosen} />}
     </section>
   );
 };
@@ -98,7 +103,14 @@ const useColours = (): string => {
   return `${isDark} ${useStore(theme)}`;
 };
 
-const Plot = ({ rows, result: { columns, types }, chosen }: { rows: Row[]; result: Shown; chosen: Guess }) => {
+interface PlotProps {
+  rows: Row[];
+  columns: readonly string[];
+  types: readonly string[];
+  chosen: Guess;
+}
+
+const Plot = ({ rows, columns, types, chosen }: PlotProps) => {
   const host = useRef<HTMLDivElement>(null);
   const id = useId();
   const colours = useColours();
@@ -119,7 +131,9 @@ const Plot = ({ rows, result: { columns, types }, chosen }: { rows: Row[]; resul
       font: "11px system-ui",
     };
     const names = (_: uPlot, places: number[]) =>
-      places.map((at) => (Number.isInteger(at) && rows[at] ? cellText(rows[at][chosen.x], xType).slice(0, 16) : ""));
+      places.map((at) =>
+        Number.isInteger(at) && rows[at] ? marked(cellText(rows[at][chosen.x], xType).slice(0, 16)) : "",
+      );
     const plot = new uPlot(
       {
         width: element.clientWidth,
@@ -155,7 +169,7 @@ const Plot = ({ rows, result: { columns, types }, chosen }: { rows: Row[]; resul
         aria-describedby={id}
       />
       <p id={id} className="unseen">
-        {summaryOf(rows, columns, types, chosen)}
+        <Marked>{summaryOf(rows, columns, types, chosen)}</Marked>
       </p>
     </>
   );

@@ -2,7 +2,10 @@
 
 import { duration, number } from "../app/figures.ts";
 import { Marked } from "../app/marked.tsx";
-import { type Explained, nodesOf } from "./plan.ts";
+import { type Explained, type Node, nodesOf } from "./plan.ts";
+
+const timeTitle = ({ totalMs, processes }: Node): string =>
+  `${duration(totalMs)} with what ran within it${processes > 1 ? `, the average of ${processes} processes` : ""}`;
 
 export const Plan = ({ explained, isRehearsed }: { explained: Explained; isRehearsed: boolean }) => {
   const nodes = nodesOf(explained);
@@ -36,7 +39,7 @@ export const Plan = ({ explained, isRehearsed }: { explained: Explained; isRehea
                 </p>
               ))}
             </div>
-            <div className="plan-time number" title={`${duration(node.totalMs)} with what is below it`}>
+            <div className="plan-time number" title={timeTitle(node)}>
               {duration(node.ownMs)}
               <div className="meter">
                 <div style={{ width: `${Math.min(100, (node.ownMs / total) * 100)}%` }} />

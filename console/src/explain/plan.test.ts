@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
-import { nodesOf, type PlanNode } from "./plan.ts";
+import { nodesOf } from "./plan.ts";
+import type { PlanNode } from "./times.ts";
 
 const scan: PlanNode = {
   "Node Type": "Seq Scan",

@@ -1,34 +1,6 @@
 /** Reads what EXPLAIN (FORMAT JSON) returns: how long each node took by itself, how wrong its estimate was, and hints. */
 
-export interface PlanNode {
-  "Node Type": string;
-  "Relation Name"?: string;
-  Alias?: string;
-  "Index Name"?: string;
-  "Join Type"?: string;
-  "Plan Rows": number;
-  "Actual Rows"?: number;
-  "Actual Loops"?: number;
-  "Actual Total Time"?: number;
-  "Total Cost": number;
-  Filter?: string;
-  "Index Cond"?: string;
-  "Hash Cond"?: string;
-  "Join Filter"?: string;
-  "Sort Key"?: string[];
-  "Sort Method"?: string;
-  "Sort Space Type"?: string;
-  "Sort Space Used"?: number;
-  "Hash Batches"?: number;
-  "Rows Removed by Filter"?: number;
-  "Heap Fetches"?: number;
-  "Shared Hit Blocks"?: number;
-  "Shared Read Blocks"?: number;
-  "Temp Written Blocks"?: number;
-  "Workers Planned"?: number;
-  "Workers Launched"?: number;
-  Plans?: PlanNode[];
-}
+import { loopsOf, type PlanNode, type Timed, timesOf } from "./times.ts";
 
 export interface Explained {
   Plan: PlanNode;
@@ -41,9 +13,11 @@ export interface Node {
   depth: number;
   title: string;
   details: string[];
-  /** In milliseconds, in all loops, without what is below it. */
+  /** In milliseconds, in all loops, without what is below it. Of parallel processes, the average. */
   ownMs: number;
   totalMs: number;
+  /** How many processes ran it. */
+  processes: number;
   rows: number;
   /** How many rows were expected, in all loops. */
   expected: number;
@@ -56,18 +30,16 @@ export interface Node {
 const WRONG_FACTOR = 10;
 const MANY_ROWS = 1_000;
 
-const loopsOf = (node: PlanNode): number => node["Actual Loops"] ?? 1;
-const totalOf = (node: PlanNode): number => (node["Actual Total Time"] ?? 0) * loopsOf(node);
-
 const titleOf = (node: PlanNode): string => {
   const kind = node["Join Type"] && node["Join Type"] !== "Inner" ? ` (${node["Join Type"].toLowerCase()})` : "";
-  const relation = node["Relation Name"];
+  const relation = node["Relation Name"] ?? node["CTE Name"];
   const alias = node.Alias && node.Alias !== relation ? ` ${node.Alias}` : "";
   const index = node["Index Name"] ? ` by ${node["Index Name"]}` : "";
-  return `${node["Node Type"]}${kind}${relation ? ` on ${relation}${alias}` : ""}${index}`;
+  const part = node["Subplan Name"] ? `${node["Subplan Name"]}: ` : "";
+  return `${part}${node["Node Type"]}${kind}${relation ? ` on ${relation}${alias}` : ""}${index}`;
 };
 
-const detailsOf = (node: PlanNode): string[] => {
+const detailsOf = (node: PlanNode, processes: number): string[] => {
   const found: string[] = [];
   const add = (name: string, value: string | number | undefined) =>
     value !== undefined && found.push(`${name}: ${value}`);
@@ -75,7 +47,9 @@ const detailsOf = (node: PlanNode): string[] => {
   add("filter", node.Filter);
   add("removed by the filter", node["Rows Removed by Filter"]);
   add("sorted by", node["Sort Key"]?.join(", "));
-  if (loopsOf(node) > 1) add("loops", loopsOf(node));
+  if (loopsOf(node) === 0) found.push("never executed");
+  if (processes > 1) add("processes", processes);
+  if (loopsOf(node) > processes) add("loops", loopsOf(node));
   const read = node["Shared Read Blocks"];
   if (read || node["Shared Hit Blocks"]) {
     found.push(`blocks: ${node["Shared Hit Blocks"] ?? 0} cached, ${read ?? 0} read`);
@@ -113,32 +87,30 @@ const hintsOf = (node: PlanNode, factor: number, rows: number): string[] => {
   return hints;
 };
 
+const nodeOf = ({ node, depth, processes, totalMs, ownMs }: Timed, key: string): Node => {
+  const rows = (node["Actual Rows"] ?? 0) * loopsOf(node);
+  const expected = node["Plan Rows"] * loopsOf(node);
+  const [more, less] = [Math.max(rows, expected, 1), Math.max(1, Math.min(rows, expected))];
+  const factor = node["Actual Rows"] === undefined ? 1 : more / less;
+  return {
+    key,
+    depth,
+    title: titleOf(node),
+    details: detailsOf(node, Math.round(processes)),
+    ownMs: Math.max(0, ownMs),
+    totalMs,
+    processes: Math.round(processes),
+    rows,
+    expected,
+    factor,
+    hints: hintsOf(node, factor, rows),
+    isWorst: false,
+  };
+};
+
 /** All nodes from the top. The worst is the one that took most time by itself. */
 export const nodesOf = ({ Plan }: Explained): Node[] => {
-  const found: Node[] = [];
-  const visit = (node: PlanNode, depth: number) => {
-    const below = node.Plans ?? [];
-    const totalMs = totalOf(node);
-    const rows = (node["Actual Rows"] ?? 0) * loopsOf(node);
-    const expected = node["Plan Rows"] * loopsOf(node);
-    const [more, less] = [Math.max(rows, expected, 1), Math.max(1, Math.min(rows, expected))];
-    const factor = node["Actual Rows"] === undefined ? 1 : more / less;
-    found.push({
-      key: String(found.length),
-      depth,
-      title: titleOf(node),
-      details: detailsOf(node),
-      ownMs: Math.max(0, totalMs - below.reduce((sum, each) => sum + totalOf(each), 0)),
-      totalMs,
-      rows,
-      expected,
-      factor,
-      hints: hintsOf(node, factor, rows),
-      isWorst: false,
-    });
-    for (const each of below) visit(each, depth + 1);
-  };
-  visit(Plan, 0);
+  const found = timesOf(Plan).map((each, i) => nodeOf(each, String(i)));
   const worst = found.reduce((a, b) => (b.ownMs > a.ownMs ? b : a));
   worst.isWorst = worst.ownMs > 0;
   return found;

@@ -3,8 +3,10 @@
 import { type DragEvent, type FormEvent, useId, useMemo, useState } from "react";
 import type { Table } from "../api/data.ts";
 import { bytes } from "../app/figures.ts";
+import { Marked, marked } from "../app/marked.tsx";
 import { Button, Field, PageTable, Problem, Suggestions, useWork } from "../app/parts.tsx";
-import { TYPES } from "../schema/create.ts";
+import { idOf } from "../app/relations.ts";
+import { TYPES } from "../app/types.ts";
 import { DELIMITERS, type Delimiter } from "./csv.ts";
 import { CsvImport, currentImport } from "./importing.ts";
 import { type Sample, type Sampled, sampledOf, sampleOfFile } from "./sample.ts";
@@ -29,7 +31,11 @@ export const ImportForm = ({ database, tables, schemas }: Props) => {
   return (
     <div className="page-form">
       <label className="drop" onDragOver={(event) => event.preventDefault()} onDrop={drop}>
-        <span>{sample ? `${sample.file.name}, ${bytes(sample.file.size)}` : "Choose a file, or drop it here"}</span>
+        <span>
+          <Marked>
+            {sample ? `${sample.file.name}, ${bytes(sample.file.size)}` : "Choose a file, or drop it here"}
+          </Marked>
+        </span>
         <input
           type="file"
           aria-label="CSV file"
@@ -56,7 +62,7 @@ const NEW = "";
 /** What was changed of a field: its name or type in a new table, or its column of an existing one. */
 type Change = Partial<{ name: string; type: string; column: string; isLeftOut: boolean }>;
 
-const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample }) => {
+export const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample }) => {
   const [delimiter, setDelimiter] = useState<Delimiter>(sample.delimiter);
   const [hasHeader, setHeader] = useState(true);
   const [isEmptyText, setEmptyText] = useState(false);
@@ -69,7 +75,7 @@ const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample
   const ids = useId();
   const sampled = useMemo(() => sampledOf(sample, delimiter, hasHeader), [sample, delimiter, hasHeader]);
   const writable = tables.filter(({ kind }) => /table$/.test(kind) && kind !== "foreign_table");
-  const existing = writable.find((table) => `${table.schema}.${table.name}` === into);
+  const existing = writable.find((table) => idOf(table) === into);
   const columns = existing ? intoExisting(existing, sampled, changes) : intoNew(sampled, changes);
   const target: Target = existing
     ? { schema: existing.schema, name: existing.name, isNew: false, columns, key: null }
@@ -121,7 +127,9 @@ const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample
           >
             <option value={NEW}>a new table</option>
             {writable.map((table) => (
-              <option key={`${table.schema}.${table.name}`}>{`${table.schema}.${table.name}`}</option>
+              <option key={idOf(table)} value={idOf(table)}>
+                {marked(idOf(table))}
+              </option>
             ))}
           </select>
         </Field>
@@ -143,7 +151,9 @@ const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample
               <select value={target.key ?? NEW} onChange={(event) => setKey(event.target.value)}>
                 <option value={NEW}>none</option>
                 {columns.map((column) => (
-                  <option key={column.index}>{column.name}</option>
+                  <option key={column.index} value={column.name}>
+                    {marked(column.name)}
+                  </option>
                 ))}
               </select>
             </Field>
@@ -169,9 +179,13 @@ const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample
           return (
             // biome-ignore lint/suspicious/noArrayIndexKey: a field is its place
             <tr key={i}>
-              <td>{field.label}</td>
+              <td>
+                <Marked>{field.label}</Marked>
+              </td>
               <td className="import-values">
-                <code>{field.values.filter(Boolean).join(" · ")}</code>
+                <code>
+                  <Marked>{field.values.filter(Boolean).join(" · ")}</Marked>
+                </code>
               </td>
               <td>
                 {existing ? (
@@ -182,7 +196,9 @@ const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample
                   >
                     <option value={NEW}>(not imported)</option>
                     {columnsOf(existing).map((each) => (
-                      <option key={each.name}>{each.name}</option>
+                      <option key={each.name} value={each.name}>
+                        {marked(each.name)}
+                      </option>
                     ))}
                   </select>
                 ) : (
@@ -206,7 +222,9 @@ const Choices = ({ sample, database, tables, schemas }: Props & { sample: Sample
               </td>
               <td>
                 {existing ? (
-                  <code>{column?.type}</code>
+                  <code>
+                    <Marked>{column?.type ?? ""}</Marked>
+                  </code>
                 ) : (
                   <input
                     type="text"

@@ -3,9 +3,11 @@
 import { useEffect } from "react";
 import type { Table } from "../api/data.ts";
 import { useStore } from "../api/store.ts";
+import { copyText } from "../app/copy.ts";
 import { bytes, count, number } from "../app/figures.ts";
+import { Marked } from "../app/marked.tsx";
 import { Button } from "../app/parts.tsx";
-import { copyText } from "../results/Results.tsx";
+import { idOf } from "../app/relations.ts";
 import { ImportForm } from "./ImportForm.tsx";
 import { type CsvImport, currentImport, type Doubt, type Fault, type State, type Why } from "./importing.ts";
 
@@ -68,7 +70,7 @@ const ImportProgress = ({ run, imported, open }: ProgressProps) => {
         <h2>{titleOf(state)}</h2>
       </div>
       <p>
-        {file.name} into {target.schema}.{target.name}
+        <Marked>{`${file.name} into ${idOf(target)}`}</Marked>
         {database && ` of the database ${database}`}
       </p>
       <progress aria-label="Bytes of the file" max={file.size || 1} value={isDone ? file.size || 1 : done} />
@@ -181,7 +183,7 @@ const DoubtText = ({ run, doubt, why: stopped }: DoubtProps) => {
             <b>Whether the import has finished is unknown.</b> {why} before the service confirmed it: either all{" "}
             {count(rows, "row")} are in{" "}
             <code>
-              {target.schema}.{target.name}
+              <Marked>{idOf(target)}</Marked>
             </code>
             , or none.
           </p>
@@ -220,7 +222,9 @@ const Look = ({ sql, says }: { sql: string; says: string }) => (
   <>
     <p>To look yourself, run this query. {says}</p>
     <p className="secret">
-      <code>{sql}</code>
+      <code>
+        <Marked>{sql}</Marked>
+      </code>
       <Button onClick={() => void copyText(sql)}>Copy</Button>
     </p>
   </>
@@ -231,7 +235,7 @@ const FaultText = ({ fault: { line, column, message } }: { fault: Fault }) => {
   return (
     <p className="problem" role="alert">
       {place && <b>{place}: </b>}
-      {message}
+      <Marked>{message}</Marked>
     </p>
   );
 };

@@ -160,6 +160,7 @@ const signIn = (organization: string) =>
     expiresAt: new Date(Date.now() + 3_600_000).toISOString(),
     scopes: [],
     database: null,
+    defaultDatabase: null,
     organization: { id: organization, name: organization, tier: "free" },
     dataUrl: "",
     controlUrl: "",

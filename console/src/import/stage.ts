@@ -5,8 +5,7 @@
  */
 
 import type { Statement, TransactionStatement } from "../api/data.ts";
-import { literal, quoteName } from "../results/formats.ts";
-import { qualified } from "../schema/statements.ts";
+import { literal, qualified, quoteName } from "../results/formats.ts";
 
 export interface ImportColumn {
   /** Which field of a record it is. */

@@ -17,9 +17,9 @@ import {
   useReducer,
   useState,
 } from "react";
-import type { Row } from "../api/data.ts";
+import type { Row, Value } from "../api/data.ts";
 import { Marked, marked } from "../app/marked.tsx";
-import { cellText, isNumeric, widthsOf } from "./cells.ts";
+import { cellText, DEFAULT, isNumeric, widthsOf } from "./cells.ts";
 import type { Rows } from "./rows.ts";
 
 export const ROW_PX = 26;
@@ -45,6 +45,8 @@ interface Props {
   select?: (cell: Cell) => void;
   /** What is shown in the head of a column, beside its name. */
   head?: (column: number) => ReactNode;
+  /** How its rows are sorted by a column, if they can be. */
+  sortOf?: (column: number) => "ascending" | "descending" | "none";
   /** Marks of cells and rows, as class names. */
   classOf?: (cell: Cell) => string;
 }
@@ -80,7 +82,19 @@ const useSize = (element: HTMLElement | null): { width: number; height: number }
   return size;
 };
 
-export const Grid = ({ columns, types, rows, label, open, selected = null, select, focus, head, classOf }: Props) => {
+export const Grid = ({
+  columns,
+  types,
+  rows,
+  label,
+  open,
+  selected = null,
+  select,
+  focus,
+  head,
+  sortOf,
+  classOf,
+}: Props) => {
   const [element, setElement] = useState<HTMLDivElement | null>(null);
   const [scroll, setScroll] = useState({ top: 0, left: 0 });
   const id = useId();
@@ -198,6 +212,7 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
             key={i}
             role="columnheader"
             aria-colindex={i + 2}
+            aria-sort={sortOf?.(i)}
             className={isNumeric(types[i]) ? "grid-name number" : "grid-name"}
             style={{ left: lefts[i], width: widthOf(i) }}
             title={marked(`${columns[i]} ${types[i] ?? ""}`)}
@@ -205,7 +220,9 @@ export const Grid = ({ columns, types, rows, label, open, selected = null, selec
             <b>
               <Marked>{columns[i] ?? ""}</Marked>
             </b>{" "}
-            <small>{types[i]}</small>
+            <small>
+              <Marked>{types[i] ?? ""}</Marked>
+            </small>
             {head?.(i)}
             <i className="grid-resize" onPointerDown={(event) => resize(event, i)} />
           </span>
@@ -285,12 +302,18 @@ const GridRow = memo(({ at, row, layout, selected, select, open, classOf }: RowP
             open?.({ row: at, column: i });
           }}
         >
-          {row === undefined ? "" : row[i] === null ? <em>NULL</em> : <Marked>{cellText(row[i], types[i])}</Marked>}
+          {row && <Content value={row[i]} type={types[i]} />}
         </span>
       ))}
     </div>
   );
 }, isSameRow);
+
+/** A value, or what stands for one, which looks like no value. */
+const Content = ({ value, type }: { value: Value; type: string | undefined }) => {
+  if (value === null) return <em>NULL</em>;
+  return value === DEFAULT ? <em>DEFAULT</em> : <Marked>{cellText(value, type)}</Marked>;
+};
 
 const afterKey = (
   { key, ctrlKey, metaKey }: KeyboardEvent,

@@ -6,6 +6,9 @@ const NUMBERS = new Set(["int2", "int4", "int8", "numeric", "float4", "float8", 
 
 export const isNumeric = (type: string | undefined): boolean => NUMBERS.has(type ?? "");
 
+/** In place of a value that a new row does not give: its column's default, which PostgreSQL decides. */
+export const DEFAULT = Symbol("DEFAULT");
+
 const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
 // A cell shows one line of it.
 const SHOWN_MAX = 300;
@@ -28,6 +31,7 @@ export const bytesIn = (value: unknown): unknown => {
 /** A value as text, whole. */
 export const textOfValue = (value: Value, type: string | undefined): string => {
   if (value === null || value === undefined) return "";
+  if (value === DEFAULT) return "DEFAULT";
   if (type === "bytea") return bytesText(value);
   if (type === "bytea[]") return JSON.stringify(bytesIn(value));
   if (typeof value === "string") return value;

@@ -99,6 +99,9 @@ const markdown = ({ columns, types }: Shape): Writer => ({
 export const quoteName = (name: string): string =>
   /^[a-z_][a-z0-9_]*$/.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`;
 
+export const qualified = ({ schema, name }: { schema: string; name: string }): string =>
+  `${quoteName(schema)}.${quoteName(name)}`;
+
 // Those that occur as names of columns.
 const RESERVED = new Set(
   (

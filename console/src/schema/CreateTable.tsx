@@ -6,16 +6,8 @@ import { textOf } from "../api/requests.ts";
 import { useUnsaved } from "../app/leaving.ts";
 import { Marked } from "../app/marked.tsx";
 import { Button, Field, Problem, Suggestions, useWork } from "../app/parts.tsx";
-import {
-  createStatement,
-  DEFAULTS,
-  type Faults,
-  type FieldName,
-  faultsOf,
-  fieldOf,
-  type NewColumn,
-  TYPES,
-} from "./create.ts";
+import { TYPES } from "../app/types.ts";
+import { createStatement, DEFAULTS, type Faults, type FieldName, faultsOf, fieldOf, type NewColumn } from "./create.ts";
 
 const FIRST: NewColumn = {
   name: "id",
@@ -92,7 +84,7 @@ export const CreateTable = ({ database, schemas, close, created }: Props) => {
   const fault = (field: FieldName) =>
     faults[field] && (
       <p className="fault" id={`${ids}${field}.fault`} role="alert">
-        {faults[field]}
+        <Marked>{faults[field]}</Marked>
       </p>
     );
 

@@ -31,12 +31,12 @@ import { count, number } from "../app/figures.ts";
 import { Marked, marked } from "../app/marked.tsx";
 import { Button, Problem, Search, TabList, tabPanel, useLoaded } from "../app/parts.tsx";
 import { go } from "../app/place.ts";
+import { addressOf, idOf, labelOf } from "../app/relations.ts";
 import {
   type DiagramTable,
   foreignColumns,
   KEYS_MAX,
   keyText,
-  labelOf,
   matchingTables,
   readSchema,
   type Schema,
@@ -48,9 +48,6 @@ import { type PlacedKey, pathsOf, pictureOf } from "./picture.ts";
 
 const VIEWS = ["Diagram", "List"] as const;
 const ASK_AFTER_MS = 300;
-
-const idOf = ({ schema, name }: { schema: string; name: string }): string => `${schema}.${name}`;
-const addressOf = (table: { schema: string; name: string }): string => `#/tables/${encodeURIComponent(idOf(table))}`;
 
 const load = async (database: string, text: string): Promise<Schema> => {
   const answer = await run(schemaQuery(text), { database, maxRows: TABLES_MAX, readOnly: true });
@@ -333,7 +330,9 @@ const TableBox = ({ data: { table, isMatch }, width = 0 }: NodeProps<TableNode>)
                   FK
                 </abbr>
               )}
-              <small>{shortType(type)}</small>
+              <small>
+                <Marked>{shortType(type)}</Marked>
+              </small>
             </li>
           ))}
           {table.others > 0 && <li className="diagram-column others">and {count(table.others, "other column")}</li>}

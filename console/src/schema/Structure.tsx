@@ -3,6 +3,12 @@
 import type { Table } from "../api/data.ts";
 import { Marked } from "../app/marked.tsx";
 import { PageTable } from "../app/parts.tsx";
+import { addressOf, idOf } from "../app/relations.ts";
+
+type Key = NonNullable<Table["foreign_keys"]>[number];
+
+const referenced = ({ references: { schema, table } }: Key) => ({ schema, name: table });
+const namesOf = (columns: readonly string[] | undefined): string => (columns ?? []).join(", ");
 
 export const Structure = ({ table }: { table: Table }) => (
   // biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls
@@ -18,7 +24,9 @@ export const Structure = ({ table }: { table: Table }) => (
             {column.primary_key && <span className="tag">key</span>}
           </td>
           <td>
-            <code>{column.type}</code>
+            <code>
+              <Marked>{column.type}</Marked>
+            </code>
           </td>
           <td>{column.nullable ? "yes" : "no"}</td>
           <td className="wide">
@@ -51,11 +59,15 @@ export const Structure = ({ table }: { table: Table }) => (
     <ul className="definitions">
       {(table.foreign_keys ?? []).map((key) => (
         <li key={key.name}>
-          <b>{key.name}</b>: ({(key.columns ?? []).join(", ")}) →{" "}
-          <a href={`#/tables/${encodeURIComponent(`${key.references.schema}.${key.references.table}`)}`}>
-            {key.references.schema}.{key.references.table}
+          <b>
+            <Marked>{key.name}</Marked>
+          </b>
+          : <Marked>{`(${namesOf(key.columns)})`}</Marked> →{" "}
+          <a href={addressOf(referenced(key))}>
+            <Marked>{idOf(referenced(key))}</Marked>
           </a>{" "}
-          ({(key.references.columns ?? []).join(", ")}), on delete {key.on_delete}, on update {key.on_update}
+          <Marked>{`(${namesOf(key.references.columns)})`}</Marked>, on delete {key.on_delete}, on update{" "}
+          {key.on_update}
         </li>
       ))}
     </ul>

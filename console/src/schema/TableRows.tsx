@@ -1,23 +1,32 @@
 /** The rows of a table, page by page, and changes that are saved together in one transaction. */
 
-import { PlainSQLError } from "plainsql";
-import { type FormEvent, useEffect, useMemo, useState } from "react";
-import { newKey, type Row, type RunOptions, run, runTransaction, type Table, type Value } from "../api/data.ts";
+import { type FormEvent, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import type { Row, Table } from "../api/data.ts";
 import { may } from "../api/session.ts";
+import { store, useStore } from "../api/store.ts";
 import { count } from "../app/figures.ts";
 import { useUnsaved } from "../app/leaving.ts";
-import { Marked } from "../app/marked.tsx";
-import { Button, Dialog, Field, FormDialog, Problem, useWork } from "../app/parts.tsx";
+import { Marked, marked } from "../app/marked.tsx";
+import { Button, Problem, Question } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
-import { textOfValue } from "../results/cells.ts";
 import { type Cell, Grid } from "../results/Grid.tsx";
-import { type Rows, rowsInMemory } from "../results/rows.ts";
-import { countOf, editsOf, NONE, type Pending, toggledDelete, withInsert, withoutInsert, withUpdate } from "./edits.ts";
+import { rowsInMemory } from "../results/rows.ts";
 import {
-  type Changed,
+  countOf,
+  editsOf,
+  NONE,
+  type Pending,
+  shownOf,
+  shownValue,
+  toggledDelete,
+  withInsert,
+  withoutInsert,
+  withUpdate,
+} from "./edits.ts";
+import { type Loaded, type Page, sourceOf, useRows, useSource } from "./pages.ts";
+import { EditDialog, InsertDialog, isChangeable, ReviewDialog } from "./RowDialogs.tsx";
+import {
   type Column,
-  type Described,
-  type Edits,
   type Filter,
   type From,
   keyOf,
@@ -25,39 +34,27 @@ import {
   type Operator,
   orderOf,
   PAGE_ROWS,
-  pageOf,
-  readable,
   type Sort,
   type Source,
-  statementsFor,
-  typedValue,
 } from "./statements.ts";
+import {
+  type Changes,
+  changesOf,
+  isEmpty,
+  isSmall,
+  isTooLate,
+  isTyped,
+  keepAtEnd,
+  type Owner,
+  ownerOf,
+  release,
+  sizeOf,
+  type UnsavedTable,
+  unsavedOf,
+  updateSent,
+} from "./unsaved.ts";
 
-interface Loaded {
-  /** What was asked for. */
-  wanted: Page;
-  rows: Row[];
-  types: string[];
-  hasMore: boolean;
-}
-
-/** What is to be shown. Another one is made to load it again. */
-interface Page {
-  source: Source;
-  filters: Filter[];
-  sort: Sort | null;
-  from: From;
-  saves: number;
-}
-
-type Opened = { what: "edit"; row: Row; column: number } | { what: "insert" | "review" };
-
-const sourceOf = (table: Table): Source => ({
-  schema: table.schema,
-  name: table.name,
-  columns: (table.columns ?? []) as Column[],
-  kind: table.kind,
-});
+type Opened = { what: "edit"; row: Row; column: number } | { what: "insert" | "review" | "discard" };
 
 interface Props {
   table: Table;
@@ -66,27 +63,43 @@ interface Props {
   changed: () => void;
 }
 
+/** What is shown of a table at first, unless changes of it were kept. */
+const firstOf = (table: Table, owner: Owner): UnsavedTable => ({
+  owner,
+  changes: store(changesOf(NONE)),
+  source: sourceOf(table),
+  filters: [],
+  sort: null,
+  pages: [{ kind: "start" }],
+  loaded: undefined,
+});
+
 export const TableRows = ({ table, database, changed }: Props) => {
-  const [filters, setFilters] = useState<Filter[]>([]);
-  const [sort, setSort] = useState<Sort | null>(null);
-  const [pages, setPages] = useState<From[]>([{ kind: "start" }]);
-  const [saves, setSaves] = useState(0);
-  const [{ pending, idempotencyKey }, setReviewed] = useState(() => reviewedOf(NONE));
-  const change = (next: Pending) => setReviewed(reviewedOf(next));
-  const [isInDoubt, setInDoubt] = useState(false);
+  const [owner] = useState<Owner>(() => ownerOf(table, database));
+  const [first] = useState(() => unsavedOf(owner) ?? firstOf(table, owner));
+  const [filters, setFilters] = useState(first.filters);
+  const [sort, setSort] = useState(first.sort);
+  const [pages, setPages] = useState(first.pages);
+  const { changes } = first;
+  const held = useStore(changes);
+  const { pending, idempotencyKey, isInDoubt, typed, saves } = held;
   const [cell, select] = useState<Cell | null>(null);
-  const [dialog, setDialog] = useState<Opened | null>(null);
+  const [dialog, setDialog] = useState<Opened | null>(isTyped(held) ? { what: "insert" } : null);
   const edits = editsOf(pending);
   const total = countOf(edits);
-  useUnsaved(total > 0);
+  const change = (next: Pending) => changes.update((last) => changesOf(next, last.saves));
+  const saved = () => updateSent(changes, idempotencyKey, ({ saves }) => changesOf(NONE, saves + 1));
+  useUnsaved(!isEmpty(held));
   // Rows that are being changed stay those of the table as it was.
-  const source = useSource(table, total === 0 && dialog === null, () => setPages([{ kind: "start" }]));
+  const isIdle = total === 0 && dialog === null;
+  const source = useSource(table, first.source, isIdle, () => setPages([{ kind: "start" }]));
   const names = useMemo(() => source.columns.map(({ name }) => name), [source]);
   const from = pages.at(-1) as From;
   const wanted = useMemo<Page>(() => ({ source, filters, sort, from, saves }), [source, filters, sort, from, saves]);
-  const { loaded, isCurrent, error } = useRows(wanted, database, () => select(null));
+  const { loaded, isCurrent, error } = useRows(wanted, database, first.loaded, () => select(null));
+  useKept({ owner, changes, source, filters, sort, pages, loaded: isCurrent ? loaded : undefined });
   const rows = loaded?.rows ?? NO_ROWS;
-  const shown = useMemo(() => shownOf(rows, pending, names), [rows, pending, names]);
+  const shown = useMemo(() => rowsInMemory(shownOf(rows, pending, names)), [rows, pending, names]);
   const types = loaded?.types ?? source.columns.map(({ type }) => type);
 
   const start = (next: { filters?: Filter[]; sort?: Sort | null }) => {
@@ -94,16 +107,7 @@ export const TableRows = ({ table, database, changed }: Props) => {
     if (next.sort !== undefined) setSort(next.sort);
     setPages([{ kind: "start" }]);
   };
-  const sortBy = (column: string) => {
-    if (sort?.column !== column) start({ sort: { column, isDescending: false } });
-    else start({ sort: sort.isDescending ? null : { column, isDescending: true } });
-  };
-  const goOn = () => {
-    const last = rows.at(-1);
-    if (!last) return;
-    const byKey = orderOf(source, sort) !== undefined;
-    setPages([...pages, byKey ? { kind: "after", row: last } : { kind: "offset", rows: pages.length * PAGE_ROWS }]);
-  };
+  const next = nextPage(source, sort, loaded, pages.length);
   const isEditable = keyOf(source).length > 0 && may("write") && /table$/.test(table.kind);
   const isLocked = total > 0;
   const chosen = cell ? rows[cell.row] : undefined;
@@ -120,11 +124,10 @@ export const TableRows = ({ table, database, changed }: Props) => {
     else if (cell && isNew) change(withoutInsert(pending, cell.row - rows.length));
   };
   const discard = () => {
-    change(NONE);
     select(null);
     // What is there is not known.
-    if (isInDoubt) setSaves((before) => before + 1);
-    setInDoubt(false);
+    if (isInDoubt) saved();
+    else change(NONE);
   };
   const opened = dialog?.what === "edit" ? { ...dialog, of: source.columns[dialog.column] } : undefined;
 
@@ -137,31 +140,35 @@ export const TableRows = ({ table, database, changed }: Props) => {
         change={(next) => start({ filters: next })}
       />
       <div className="bar">
-        {isEditable && (
-          <>
-            <Button disabled={!editable(cell)} onClick={() => edit(cell)}>
-              Edit cell
-            </Button>
-            <Button disabled={isInDoubt} onClick={() => setDialog({ what: "insert" })}>
-              Insert row
-            </Button>
-            <Button disabled={!canChange || !(chosen || isNew)} onClick={toggleDelete}>
-              {chosen && pending.deletes.has(chosen) ? "Keep row" : "Delete row"}
-            </Button>
-          </>
+        {isEditable ? (
+          <Commands
+            canEdit={editable(cell) !== undefined}
+            canInsert={!isInDoubt}
+            canDelete={canChange && (chosen !== undefined || isNew)}
+            isDeleted={isDeleted(pending, chosen)}
+            edit={() => edit(cell)}
+            insert={() => setDialog({ what: "insert" })}
+            toggleDelete={toggleDelete}
+          />
+        ) : (
+          <small>Read only: {reasonOf(source, table)}</small>
         )}
-        {!isEditable && <small>Read only: {reasonOf(source, table)}</small>}
         {total > 0 && (
-          <Unsaved total={total} isInDoubt={isInDoubt} review={() => setDialog({ what: "review" })} discard={discard} />
+          <Unsaved
+            total={total}
+            held={held}
+            review={() => setDialog({ what: "review" })}
+            discard={discard}
+            ask={() => setDialog({ what: "discard" })}
+          />
         )}
-        <span className="spring" />
-        <small>page {pages.length}</small>
-        <Button disabled={pages.length === 1 || isLocked} onClick={() => setPages(pages.slice(0, -1))}>
-          Previous
-        </Button>
-        <Button disabled={!isCurrent || !loaded?.hasMore || isLocked} onClick={goOn}>
-          Next
-        </Button>
+        <Turning
+          pages={pages.length}
+          isLocked={isLocked}
+          hasNext={isCurrent && next.length > 0}
+          back={() => setPages(pages.slice(0, -1))}
+          goOn={() => setPages([...pages, ...next])}
+        />
       </div>
       <Problem error={error} />
       {loaded && shown.count === 0 && <p className="state">No rows{filters.length > 0 && " fit the filter"}.</p>}
@@ -174,22 +181,19 @@ export const TableRows = ({ table, database, changed }: Props) => {
           selected={cell}
           select={select}
           open={edit}
+          sortOf={(i) => sortOf(sort, names[i])}
           head={(i) => (
             <button
               type="button"
               className="sort"
               disabled={isLocked}
               aria-label={`Sort by ${names[i]}`}
-              onClick={() => sortBy(names[i] as string)}
+              onClick={() => start({ sort: nextSort(sort, names[i] as string) })}
             >
-              {sort?.column !== names[i] ? "↕" : sort?.isDescending ? "↓" : "↑"}
+              {ARROWS[sortOf(sort, names[i])]}
             </button>
           )}
-          classOf={({ row: i, column: at }) => {
-            const row = rows[i];
-            if (row && pending.deletes.has(row)) return "is-deleted";
-            return !row || pending.updates.get(row)?.has(names[at] as string) ? "is-changed" : "";
-          }}
+          classOf={({ row, column }) => classOf(pending, rows[row], names[column] as string)}
         />
       )}
       {opened?.of && (
@@ -202,111 +206,173 @@ export const TableRows = ({ table, database, changed }: Props) => {
         />
       )}
       {dialog?.what === "insert" && (
-        <InsertDialog source={source} close={() => setDialog(null)} save={(row) => change(withInsert(pending, row))} />
+        <InsertDialog
+          source={source}
+          typed={typed}
+          setTyped={(next) => changes.update((last) => ({ ...last, typed: next }))}
+          close={() => setDialog(null)}
+          save={(row) => change(withInsert(pending, row))}
+        />
       )}
       {dialog?.what === "review" && (
         <ReviewDialog
           source={{ ...source, types }}
           edits={edits}
           options={{ database, maxRows: 1, idempotencyKey }}
-          isInDoubt={isInDoubt}
-          setInDoubt={setInDoubt}
+          held={held}
+          sending={(next) => updateSent(changes, idempotencyKey, (sent) => ({ ...sent, ...next }))}
           close={() => setDialog(null)}
           saved={() => {
-            change(NONE);
-            setInDoubt(false);
-            setSaves((before) => before + 1);
+            if (!saved()) return;
+            toast(`${count(total, "change")} saved.`);
             changed();
           }}
         />
+      )}
+      {dialog?.what === "discard" && (
+        <Question
+          title={`Discard ${count(total, "change")}?`}
+          stay="Keep them"
+          leave="Discard"
+          answer={(isLeaving) => {
+            setDialog(null);
+            if (isLeaving) discard();
+          }}
+        >
+          <p>
+            {isInDoubt
+              ? "Whether they were saved is unknown. If they were not, they can't be brought back."
+              : "They are not saved, and can't be brought back."}
+          </p>
+        </Question>
       )}
     </>
   );
 };
 
-/** Changes, and the key by which the service knows them, however often they are sent. Others have another one. */
-const reviewedOf = (pending: Pending) => ({ pending, idempotencyKey: newKey() });
-
-/** The table as it was described when `isIdle` was last true. The list of tables is read again after each save. */
-const useSource = (table: Table, isIdle: boolean, moved: () => void): Source => {
-  const [source, setSource] = useState(() => sourceOf(table));
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the function is another one each time
+/** Keeps the changes if the session ends, and says so when they are shown again. */
+const useKept = (now: UnsavedTable) => {
+  const latest = useRef(now);
+  useLayoutEffect(() => {
+    latest.current = now;
+  });
   useEffect(() => {
-    const next = sourceOf(table);
-    if (!isIdle || JSON.stringify(next) === JSON.stringify(source)) return;
-    setSource(next);
-    moved();
-  }, [table, source, isIdle]);
-  return source;
+    const { owner, changes } = latest.current;
+    release(owner);
+    const held = changes.get();
+    const size = sizeOf(held);
+    const what = held.isInDoubt ? "Perhaps saved" : "Not saved yet";
+    if (size > 0) toast(`${what}, and still here: ${count(size, "change")}.`);
+    return () => keepAtEnd(latest.current);
+  }, []);
 };
 
-const shownOf = (rows: readonly Row[], pending: Pending, names: readonly string[]): Rows => {
-  const read = rows.map((row) => names.map((name, at) => shownValue(pending, row, name, at)));
-  const added = pending.inserts.map((each) => names.map((name) => each.get(name) ?? null));
-  return rowsInMemory([...read, ...added]);
+/** Where the next page begins, if there is one. */
+const nextPage = (source: Source, sort: Sort | null, loaded: Loaded | undefined, pages: number): From[] => {
+  const last = loaded?.rows.at(-1);
+  if (!loaded?.hasMore || !last) return [];
+  return orderOf(source, sort) ? [{ kind: "after", row: last }] : [{ kind: "offset", rows: pages * PAGE_ROWS }];
 };
 
-/** Loads the rows of a page. They are current unless another page is being loaded, which is about to replace them. */
-const useRows = (wanted: Page, database: string, arrived: () => void) => {
-  const [loaded, setLoaded] = useState<Loaded>();
-  const { error, work } = useWork();
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the functions are others each time
-  useEffect(() => {
-    const controller = new AbortController();
-    const { signal } = controller;
-    work(async () => {
-      const options = { database, maxRows: PAGE_ROWS + 1, readOnly: true, signal };
-      const answer = await run(pageOf(wanted.source, wanted, wanted.from), options).catch((failed: unknown) => {
-        if (!signal.aborted) throw failed;
-      });
-      // Another page is wanted by now.
-      if (!answer || signal.aborted) return;
-      const hasMore = answer.rows.length > PAGE_ROWS;
-      setLoaded({ wanted, rows: answer.rows.slice(0, PAGE_ROWS), types: answer.types, hasMore });
-      arrived();
-    });
-    return () => controller.abort();
-  }, [wanted, database]);
-  return { loaded, isCurrent: loaded?.wanted === wanted, error };
+/** Upwards, downwards, and not at all. */
+const nextSort = (sort: Sort | null, column: string): Sort | null => {
+  if (sort?.column !== column) return { column, isDescending: false };
+  return sort.isDescending ? null : { column, isDescending: true };
 };
+
+const ARROWS = { none: "↕", ascending: "↑", descending: "↓" } as const;
+
+/** How the rows are sorted by a column. */
+const sortOf = (sort: Sort | null, column: string | undefined): keyof typeof ARROWS => {
+  if (!sort || sort.column !== column) return "none";
+  return sort.isDescending ? "descending" : "ascending";
+};
+
+/** The mark of a cell. One of a new row has no row that was read. */
+const classOf = ({ deletes, updates }: Pending, row: Row | undefined, column: string): string => {
+  if (row && deletes.has(row)) return "is-deleted";
+  return !row || updates.get(row)?.has(column) ? "is-changed" : "";
+};
+
+const isDeleted = ({ deletes }: Pending, row: Row | undefined): boolean => row !== undefined && deletes.has(row);
+
+interface CommandsProps {
+  canEdit: boolean;
+  canInsert: boolean;
+  canDelete: boolean;
+  /** Whether the chosen row is to be deleted. */
+  isDeleted: boolean;
+  edit: () => void;
+  insert: () => void;
+  toggleDelete: () => void;
+}
+
+const Commands = ({ canEdit, canInsert, canDelete, isDeleted, edit, insert, toggleDelete }: CommandsProps) => (
+  <>
+    <Button disabled={!canEdit} onClick={edit}>
+      Edit cell
+    </Button>
+    <Button disabled={!canInsert} onClick={insert}>
+      Insert row
+    </Button>
+    <Button disabled={!canDelete} onClick={toggleDelete}>
+      {isDeleted ? "Keep row" : "Delete row"}
+    </Button>
+  </>
+);
+
+interface TurningProps {
+  pages: number;
+  isLocked: boolean;
+  hasNext: boolean;
+  back: () => void;
+  goOn: () => void;
+}
+
+const Turning = ({ pages, isLocked, hasNext, back, goOn }: TurningProps) => (
+  <span className="turning">
+    <small>page {pages}</small>
+    <Button disabled={pages === 1 || isLocked} onClick={back}>
+      Previous
+    </Button>
+    <Button disabled={!hasNext || isLocked} onClick={goOn}>
+      Next
+    </Button>
+  </span>
+);
 
 interface UnsavedProps {
   total: number;
-  isInDoubt: boolean;
+  held: Changes;
   review: () => void;
   discard: () => void;
+  /** Asks before it discards what is not made again at once. */
+  ask: () => void;
 }
 
-const Unsaved = ({ total, isInDoubt, review, discard }: UnsavedProps) => (
+const Unsaved = ({ total, held, review, discard, ask }: UnsavedProps) => (
   <>
     <Button kind="main" onClick={review}>
       Review {count(total, "change")}
     </Button>
-    <Button onClick={discard}>Discard</Button>
-    <small>
-      {isInDoubt
-        ? "Whether they were saved is unknown. Save them again, or discard them to see what is there."
-        : "To filter, sort or turn the page, save or discard them."}
-    </small>
+    <Button onClick={isSmall(held) ? discard : ask}>Discard</Button>
+    <small>{whatToDo(held)}</small>
   </>
 );
 
-const NO_ROWS: Row[] = [];
+const whatToDo = (held: Changes): string => {
+  if (!held.isInDoubt) return "To filter, sort or turn the page, save or discard them.";
+  const way = isTooLate(held) ? "Discard them" : "Save them again, or discard them";
+  return `Whether they were saved is unknown. ${way} to see what is there.`;
+};
 
-const isChangeable = (column: Column | undefined): boolean =>
-  column !== undefined && !column.generated && column.identity !== "always";
+const NO_ROWS: Row[] = [];
 
 /** The row and the column of a cell whose value can be changed. */
 const changeableAt = (cell: Cell | null, rows: readonly Row[], source: Source) => {
   const row = rows[cell?.row ?? -1];
   const column = cell?.column ?? -1;
   return row && isChangeable(source.columns[column]) ? { row, column } : undefined;
-};
-
-/** The value of a cell, as it was changed or read. */
-const shownValue = ({ updates }: Pending, row: Row, name: string, at: number): Value => {
-  const change = updates.get(row);
-  return (change?.has(name) ? change.get(name) : row[at]) ?? null;
 };
 
 const reasonOf = (source: Source, table: Table): string => {
@@ -339,7 +405,9 @@ const Filters = ({ columns, filters, isLocked, change }: FiltersProps) => {
         onChange={(event) => setColumn(event.target.value)}
       >
         {columns.map(({ name }) => (
-          <option key={name}>{name}</option>
+          <option key={name} value={name}>
+            {marked(name)}
+          </option>
         ))}
       </select>
       <select
@@ -374,124 +442,5 @@ const Filters = ({ columns, filters, isLocked, change }: FiltersProps) => {
         </Button>
       ))}
     </form>
-  );
-};
-
-interface EditProps {
-  column: Column;
-  value: Value;
-  type: string;
-  close: () => void;
-  save: (value: Value) => void;
-}
-
-const EditDialog = ({ column, value, type, close, save }: EditProps) => {
-  const [text, setText] = useState(value === null ? "" : textOfValue(value, type));
-  const [isNull, setNull] = useState(value === null);
-  return (
-    <FormDialog
-      title={`Edit ${column.name}`}
-      button="Change"
-      close={close}
-      save={() => save(isNull ? null : typedValue(text, column.type))}
-    >
-      <Field label="New value" hint={column.type}>
-        <textarea rows={4} value={text} disabled={isNull} onChange={(event) => setText(event.target.value)} autoFocus />
-      </Field>
-      {column.nullable && (
-        <label className="check">
-          <input type="checkbox" checked={isNull} onChange={(event) => setNull(event.target.checked)} /> NULL
-        </label>
-      )}
-    </FormDialog>
-  );
-};
-
-const InsertDialog = ({ source, close, save }: { source: Source; close: () => void; save: (row: Changed) => void }) => {
-  const [texts, setTexts] = useState<ReadonlyMap<string, string>>(new Map());
-  const columns = source.columns.filter(isChangeable);
-  const add = () => {
-    const given = columns.filter(({ name }) => texts.get(name));
-    save(new Map(given.map(({ name, type }) => [name, typedValue(texts.get(name) ?? "", type)])));
-  };
-  return (
-    <FormDialog title="Insert row" button="Add" close={close} save={add}>
-      {columns.map(({ name, type, nullable, default: usual, identity }) => (
-        <Field
-          key={name}
-          label={name}
-          hint={`${type}${usual || identity || nullable ? "; empty for its default" : ""}`}
-        >
-          <input
-            type="text"
-            value={texts.get(name) ?? ""}
-            placeholder={usual ?? (nullable ? "NULL" : "")}
-            onChange={(event) => setTexts(new Map(texts).set(name, event.target.value))}
-          />
-        </Field>
-      ))}
-    </FormDialog>
-  );
-};
-
-interface ReviewProps {
-  source: Described;
-  edits: Edits;
-  options: RunOptions;
-  /** Whether they were sent, and no response has said what became of them. */
-  isInDoubt: boolean;
-  setInDoubt: (isInDoubt: boolean) => void;
-  close: () => void;
-  saved: () => void;
-}
-
-const ReviewDialog = ({ source, edits, options, isInDoubt, setInDoubt, close, saved }: ReviewProps) => {
-  const statements = statementsFor(source, edits);
-  const { isBusy, error, work } = useWork();
-  const save = () =>
-    work(async () => {
-      try {
-        await runTransaction(statements, options);
-      } catch (failed) {
-        const outcome = failed instanceof PlainSQLError ? failed.outcome : undefined;
-        if (outcome !== "committed") {
-          // Only an attempt that ran would have found an earlier one.
-          setInDoubt(outcome === "unknown" || (isInDoubt && outcome !== "rolled_back"));
-          throw failed;
-        }
-      }
-      toast(`${count(statements.length, "change")} saved.`);
-      saved();
-      close();
-    });
-  return (
-    // While they are being saved, there is no way to other changes, which would go with these.
-    <Dialog title="Review changes" close={close} isFirm={isBusy}>
-      <p>
-        All of it is one transaction. Each statement must change one row. A cell that you change must still have the
-        value that you saw, and so must all cells of a row that you delete; otherwise nothing is changed. Only arrays of
-        JSON and of types without an equality of their own are not compared.
-      </p>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: it scrolls */}
-      <pre className="preview" tabIndex={0}>
-        <Marked>{statements.map((each) => `${readable(each)};`).join("\n")}</Marked>
-      </pre>
-      <Problem error={error} />
-      {isInDoubt && (
-        <p className="note" role="alert">
-          <b>Whether the changes were saved is unknown.</b> The response was lost: either all of them took effect, or
-          none. <b>Save again</b> sends them with the same idempotency key, so that they take effect once, whether they
-          arrived before or not. The service knows the key for 24 hours.
-        </p>
-      )}
-      <div className="buttons">
-        <Button disabled={isBusy} onClick={close}>
-          Back
-        </Button>
-        <Button kind="main" disabled={isBusy} onClick={save} autoFocus>
-          {isBusy ? "Saving…" : isInDoubt ? "Save again" : "Save"}
-        </Button>
-      </div>
-    </Dialog>
   );
 };

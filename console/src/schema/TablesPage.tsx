@@ -1,23 +1,23 @@
 /** The tables of a database: their rows, which can be changed, their structure, and new ones. */
 
-import { lazy, Suspense, useState } from "react";
+import { lazy, Suspense, useEffect, useRef, useState } from "react";
 import { listTables, missingTables, type Table } from "../api/data.ts";
 import { may } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
-import { completionsOf } from "../app/catalog.ts";
 import { choose, database, useGone } from "../app/databases.ts";
 import { bytes, number } from "../app/figures.ts";
 import { mayLeave } from "../app/leaving.ts";
 import { Marked } from "../app/marked.tsx";
 import { Button, Problem, Search, TabList, tabPanel, useLoaded } from "../app/parts.tsx";
 import { go, place } from "../app/place.ts";
+import { idOf, labelOf } from "../app/relations.ts";
 import { toast } from "../app/toast.tsx";
+import { completionsOf } from "../editor/catalog.ts";
 import { CreateTable } from "./CreateTable.tsx";
 import { Structure } from "./Structure.tsx";
 import { TableRows } from "./TableRows.tsx";
-
-const labelOf = ({ schema, name }: Table): string => (schema === "public" ? name : `${schema}.${name}`);
-const idOf = ({ schema, name }: Pick<Table, "schema" | "name">): string => `${schema}.${name}`;
+import { UnsavedElsewhere } from "./UnsavedElsewhere.tsx";
+import { type Owner, ownerOf } from "./unsaved.ts";
 
 /** What is shown instead of a table. Its name is in the address where a table's name, which has a dot, would be. */
 const NEW = "new";
@@ -30,6 +30,11 @@ const Diagram = lazy(async () => ({ default: (await import("./Diagram.tsx")).Dia
 const ImportPage = lazy(async () => ({ default: (await import("../import/ImportPage.tsx")).ImportPage }));
 
 const PARTS = ["Rows", "Structure"] as const;
+type Part = (typeof PARTS)[number];
+
+/** The table whose rows are shown. */
+const shownOf = (table: Table | undefined, part: Part, database: string): Owner | undefined =>
+  table && part === "Rows" ? ownerOf(table, database) : undefined;
 
 export const TablesPage = () => {
   const name = useStore(database);
@@ -37,12 +42,18 @@ export const TablesPage = () => {
   const { rest } = useStore(place);
   const { value, error, isLoading, again } = useLoaded(() => listTables(name, "full"), name);
   const [text, setText] = useState("");
-  const [part, setPart] = useState<(typeof PARTS)[number]>("Rows");
+  const [part, setPart] = useState<Part>("Rows");
   const shown = (value ?? []).filter((table) => labelOf(table).toLowerCase().includes(text.toLowerCase()));
   // The first one if the address has none. Another one than it names would be taken for that.
   const chosen = rest ? value?.find((table) => idOf(table) === rest) : value?.[0];
   const isMissing = Boolean(value && rest && !chosen) && !OTHERS.includes(rest);
   const schemas = [...new Set(["public", ...(value ?? []).map(({ schema }) => schema)])];
+  const list = useRef<HTMLUListElement>(null);
+  const chosenId = chosen && idOf(chosen);
+  useEffect(() => {
+    const button = chosenId && list.current?.querySelector("[aria-current=true]");
+    if (button) button.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [chosenId]);
   const leave = () => go("tables", "");
   const open = (schema: string, table: string) => go("tables", idOf({ schema, name: table }));
   const openIn = (schema: string, table: string, where: string) => {
@@ -54,8 +65,17 @@ export const TablesPage = () => {
     void completionsOf(where, true);
     again();
   };
+  const openUnsaved = ({ database: where, schema, table }: Owner) => {
+    const show = () => {
+      setPart("Rows");
+      openIn(schema, table, where);
+    };
+    // In the same database, the new address asks.
+    if (where === name) show();
+    else mayLeave(show);
+  };
   const added = (schema: string, table: string) => {
-    toast(`${schema}.${table} was created.`);
+    toast(`${idOf({ schema, name: table })} was created.`);
     changed(name);
     open(schema, table);
   };
@@ -78,7 +98,7 @@ export const TablesPage = () => {
             </>
           )}
         </div>
-        <ul>
+        <ul ref={list}>
           {shown.map((table) => (
             <li key={idOf(table)}>
               <button type="button" aria-current={table === chosen} onClick={() => go("tables", idOf(table))}>
@@ -94,6 +114,8 @@ export const TablesPage = () => {
       </aside>
       <section className="table-main" aria-label={chosen ? labelOf(chosen) : rest === DIAGRAM ? "Diagram" : "No table"}>
         <Problem error={gone ? new Error(gone) : error} />
+        {/* While the list is loaded, it is not known which table is shown. */}
+        {(value || !isLoading) && <UnsavedElsewhere shown={shownOf(chosen, part, name)} open={openUnsaved} />}
         {rest === NEW && <CreateTable key={name} database={name} schemas={schemas} close={leave} created={added} />}
         {rest === IMPORT && value && (
           <Suspense fallback={<p className="state">Loading…</p>}>
@@ -110,8 +132,12 @@ export const TablesPage = () => {
         {isMissing && !isLoading && (
           <div className="state page-part" role="status">
             <p>
-              There is no table <code>{rest}</code> in {name ? `the database ${name}` : "the default database"}, or your
-              key may not read it. Choose one from the list, or another database.
+              There is no table{" "}
+              <code>
+                <Marked>{rest}</Marked>
+              </code>{" "}
+              in {name ? `the database ${name}` : "the default database"}, or your key may not read it. Choose one from
+              the list, or another database.
             </p>
             <p>
               <Button onClick={again}>Look again</Button>

@@ -18,26 +18,6 @@ export interface NewTable {
   columns: readonly NewColumn[];
 }
 
-/** Offered in the form. Any other type can be typed. */
-export const TYPES = [
-  "bigint",
-  "integer",
-  "text",
-  "boolean",
-  "numeric",
-  "numeric(12,2)",
-  "double precision",
-  "date",
-  "timestamptz",
-  "timestamp",
-  "time",
-  "interval",
-  "uuid",
-  "jsonb",
-  "bytea",
-  "text[]",
-] as const;
-
 export const DEFAULTS = [
   "generated always as identity",
   "now()",

@@ -1,6 +1,7 @@
 /** The tables and foreign keys of a database, as its diagram shows them: the query, its result, and a filter. */
 
 import type { Row, Statement } from "../api/data.ts";
+import { labelOf } from "../app/relations.ts";
 
 /** Of more tables than this, those with foreign keys come first. A picture of more can't be read. */
 export const TABLES_MAX = 200;
@@ -145,9 +146,6 @@ export const readSchema = (rows: readonly Row[]): Schema => {
   });
   return { tables, tableCount: Number(rows[0]?.[3] ?? 0), keyCount: Number(rows[0]?.[4] ?? 0) };
 };
-
-export const labelOf = ({ schema, name }: { schema: string; name: string }): string =>
-  schema === "public" ? name : `${schema}.${name}`;
 
 // PostgreSQL takes both names.
 const SHORT: [string, string][] = [

@@ -1,6 +1,7 @@
 import { expect, it } from "vitest";
 import type { Row } from "../api/data.ts";
-import { countOf, editsOf, NONE, toggledDelete, withInsert, withoutInsert, withUpdate } from "./edits.ts";
+import { cellText, DEFAULT } from "../results/cells.ts";
+import { countOf, editsOf, NONE, shownOf, toggledDelete, withInsert, withoutInsert, withUpdate } from "./edits.ts";
 
 const first: Row = [1, "a"];
 const second: Row = [2, "b"];
@@ -45,4 +46,14 @@ it("takes every name of a column for a name", () => {
     ["__proto__", "x"],
     ["constructor", "y"],
   ]);
+});
+
+it("shows what a new row does not give as its default, and a cell that becomes NULL as NULL", () => {
+  const pending = withInsert(withUpdate(NONE, second, "title", null), new Map([["title", "new"]]));
+  expect(shownOf([first, second], pending, ["id", "title"])).toEqual([
+    [1, "a"],
+    [2, null],
+    [DEFAULT, "new"],
+  ]);
+  expect(cellText(DEFAULT, "int8")).toBe("DEFAULT");
 });

@@ -4,6 +4,7 @@
  */
 
 import type { Row, Value } from "../api/data.ts";
+import { DEFAULT } from "../results/cells.ts";
 import type { Changed, Edits } from "./statements.ts";
 
 export interface Pending {
@@ -44,3 +45,15 @@ export const editsOf = ({ updates, deletes, inserts }: Pending): Edits => ({
 });
 
 export const countOf = (edits: Edits): number => edits.updates.length + edits.deletes.length + edits.inserts.length;
+
+/** The value of a cell, as it was changed or read. */
+export const shownValue = ({ updates }: Pending, row: Row, name: string, at: number): Value => {
+  const change = updates.get(row);
+  return (change?.has(name) ? change.get(name) : row[at]) ?? null;
+};
+
+/** The rows as they would be, and after them the new ones, of which PostgreSQL decides what was not given. */
+export const shownOf = (rows: readonly Row[], pending: Pending, names: readonly string[]): Row[] => [
+  ...rows.map((row) => names.map((name, at) => shownValue(pending, row, name, at))),
+  ...pending.inserts.map((each) => names.map((name) => (each.has(name) ? each.get(name) : DEFAULT))),
+];

@@ -1,6 +1,7 @@
 /** Where the tables and foreign keys of a diagram are drawn. Nothing of it is random: the same schema looks the same. */
 
-import { type DiagramTable, type ForeignKey, foreignColumns, labelOf, shortType } from "./diagram.ts";
+import { labelOf } from "../app/relations.ts";
+import { type DiagramTable, type ForeignKey, foreignColumns, shortType } from "./diagram.ts";
 import { type Box, type Link, type Point, placeLayers } from "./layers.ts";
 
 // What style.css makes of a table, in pixels.

@@ -3,7 +3,7 @@
 import type { Row, Statement, TransactionStatement, Value } from "../api/data.ts";
 import { isJson } from "../api/exact.ts";
 import { tokens } from "../editor/statements.ts";
-import { elementsOf, literal, quoteName } from "../results/formats.ts";
+import { elementsOf, literal, qualified, quoteName } from "../results/formats.ts";
 
 export interface Column {
   name: string;
@@ -59,9 +59,6 @@ export interface View {
 export type From = { kind: "start" } | { kind: "after"; row: Row } | { kind: "offset"; rows: number };
 
 export const PAGE_ROWS = 200;
-
-export const qualified = ({ schema, name }: Pick<Source, "schema" | "name">): string =>
-  `${quoteName(schema)}.${quoteName(name)}`;
 
 export const keyOf = (source: Source): Column[] => source.columns.filter((column) => column.primary_key);
 

@@ -3,11 +3,12 @@
 import { listTables, missingTables, run, type Table } from "../api/data.ts";
 import { textOf } from "../api/requests.ts";
 import { current } from "../api/session.ts";
+import { go } from "../app/place.ts";
+import { idOf, labelOf } from "../app/relations.ts";
+import { toast } from "../app/toast.tsx";
 import { draftsOf } from "../editor/drafts.ts";
 import { quoteName } from "../results/formats.ts";
 import type { Command } from "./matching.ts";
-import { go } from "./place.ts";
-import { toast } from "./toast.tsx";
 
 // More would make the search slow.
 const FUNCTIONS_MAX = 2_000;
@@ -20,12 +21,10 @@ const FUNCTIONS =
   " and n.nspname not like 'pg\\_%' and not exists (select from pg_depend d where d.classid = 'pg_proc'::regclass" +
   ` and d.objid = p.oid and d.deptype = 'e') order by 2, 3, 4 limit ${FUNCTIONS_MAX}`;
 
-const labelOf = (schema: string, name: string): string => (schema === "public" ? name : `${schema}.${name}`);
-
-const tableCommand = ({ schema, name, kind }: Table): Command => ({
-  name: labelOf(schema, name),
-  hint: kind.replaceAll("_", " "),
-  act: () => go("tables", `${schema}.${name}`),
+const tableCommand = (table: Table): Command => ({
+  name: labelOf(table),
+  hint: table.kind.replaceAll("_", " "),
+  act: () => go("tables", idOf(table)),
 });
 
 /** Opens the text of a function in a new tab of the editor. */
@@ -54,7 +53,7 @@ export const find = async (database: string): Promise<Found> => {
     run({ sql: FUNCTIONS, params: [] }, options),
   ]);
   const functionCommands = functions.rows.map(([oid, schema, name, parameters]) => ({
-    name: `${labelOf(String(schema), String(name))}(${parameters})`,
+    name: `${labelOf({ schema: String(schema), name: String(name) })}(${parameters})`,
     hint: "function",
     act: () => void openFunction(database, String(oid), quoteName(String(name))),
   }));

@@ -1,10 +1,10 @@
 /** The command palette: every command by its name, and every table and function of the database. */
 
 import { type KeyboardEvent, useEffect, useState } from "react";
+import { Marked } from "../app/marked.tsx";
+import { Dialog, Problem, useLoaded } from "../app/parts.tsx";
 import { find } from "./found.ts";
-import { Marked } from "./marked.tsx";
-import { type Command, matching } from "./matching.ts";
-import { Dialog, Problem, useLoaded } from "./parts.tsx";
+import { afterWait, type Command, matching, onEnter } from "./matching.ts";
 
 interface Props {
   commands: readonly Command[];
@@ -17,10 +17,14 @@ const SHOWN_MAX = 60;
 
 export const Palette = ({ commands, database, close }: Props) => {
   const [text, setText] = useState("");
-  const [at, setAt] = useState(0);
+  // The one that was moved to.
+  const [at, setAt] = useState<number>();
   const loaded = useLoaded(async () => (database === null ? undefined : find(database)), `${database}`);
-  const found = matching([commands, loaded.value?.commands ?? []], text).slice(0, SHOWN_MAX);
-  const chosen = found[Math.min(at, found.length - 1)];
+  // Whether Enter was pressed before the tables were there.
+  const [isWaiting, setWaiting] = useState(false);
+  const matches = matching([commands, loaded.value?.commands ?? []], text).slice(0, SHOWN_MAX);
+  const found = matches.map(({ command }) => command);
+  const chosen = found[Math.min(at ?? 0, found.length - 1)];
   // biome-ignore lint/correctness/useExhaustiveDependencies: the chosen one may be out of sight
   useEffect(() => {
     // In braces: what it returns is a promise in new browsers, and React would take it for something to call.
@@ -30,10 +34,24 @@ export const Palette = ({ commands, database, close }: Props) => {
     close();
     command?.act();
   };
+  // biome-ignore lint/correctness/useExhaustiveDependencies: what is found belongs to what is loaded
+  useEffect(() => {
+    if (!isWaiting || loaded.isLoading) return;
+    setWaiting(false);
+    const next = afterWait(matches, loaded.value?.commands ?? []);
+    if (next) act(next);
+  }, [isWaiting, loaded.isLoading]);
+  const enter = () => {
+    const next = at === undefined ? onEnter(matches[0], loaded.isLoading) : "take";
+    if (next === "take") act(chosen);
+    else if (next === "wait") setWaiting(true);
+  };
   const move = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) setAt(Math.max(0, Math.min(found.length - 1, at + step)));
-    else if (event.key === "Enter") act(chosen);
+    if (step) {
+      setAt(Math.max(0, Math.min(found.length - 1, (at ?? 0) + step)));
+      setWaiting(false);
+    } else if (event.key === "Enter") enter();
     else return;
     event.preventDefault();
   };
@@ -51,7 +69,8 @@ export const Palette = ({ commands, database, close }: Props) => {
           value={text}
           onChange={(event) => {
             setText(event.target.value);
-            setAt(0);
+            setAt(undefined);
+            setWaiting(false);
           }}
           onKeyDown={move}
           autoFocus
@@ -73,11 +92,11 @@ export const Palette = ({ commands, database, close }: Props) => {
               {command.hint && <small>{command.hint}</small>}
             </div>
           ))}
-          {found.length === 0 && (
-            <p className="faint">
-              {loaded.isLoading ? "Looking for tables and functions…" : "There is no such command, table or function."}
-            </p>
-          )}
+        </div>
+        {/* Always there, so that what it says is announced. */}
+        <div className="faint" role="status">
+          {(found.length === 0 || isWaiting) &&
+            (loaded.isLoading ? "Looking for tables and functions…" : "There is no such command, table or function.")}
         </div>
         <Problem error={loaded.error} />
         {loaded.value?.missing && <p className="note">{loaded.value.missing}</p>}

@@ -4,19 +4,20 @@ import { lazy, Suspense, useEffect, useReducer, useRef, useState } from "react";
 import type { Notice, Outcome } from "../api/data.ts";
 import { indented, isJson } from "../api/exact.ts";
 import { Boundary } from "../app/Boundary.tsx";
+import { copyText } from "../app/copy.ts";
 import { bytes, count, duration, number } from "../app/figures.ts";
 import { Marked } from "../app/marked.tsx";
 import { Button, Menu, TabList, tabPanel } from "../app/parts.tsx";
 import { toast } from "../app/toast.tsx";
-import type { Failed, Run, Shown } from "../editor/running.ts";
-import { tableOf } from "../editor/statements.ts";
 import type { Explained } from "../explain/plan.ts";
-import { textOfValue } from "./cells.ts";
-import { save, saveAs } from "./export.ts";
-import { FORMATS, type Format, written } from "./formats.ts";
-import { type Cell, Grid } from "./Grid.tsx";
-import { firstRows, TAKEN_BYTES_MAX } from "./rows.ts";
-import { MAX_BYTES, type StreamedRows, streamToFile } from "./stream.ts";
+import { textOfValue } from "../results/cells.ts";
+import { save, saveAs } from "../results/export.ts";
+import { FORMATS, type Format, written } from "../results/formats.ts";
+import { type Cell, Grid } from "../results/Grid.tsx";
+import { firstRows, TAKEN_BYTES_MAX } from "../results/rows.ts";
+import { MAX_BYTES, type StreamedRows, streamToFile } from "../results/stream.ts";
+import type { Failed, Run, Shown } from "./run.ts";
+import { tableOf } from "./statements.ts";
 
 const Chart = lazy(async () => ({ default: (await import("../explain/Chart.tsx")).Chart }));
 const Plan = lazy(async () => ({ default: (await import("../explain/Plan.tsx")).Plan }));
@@ -353,7 +354,9 @@ const CellView = ({ name, type, text, close }: { name: string; type: string; tex
         <b>
           <Marked>{name}</Marked>
         </b>{" "}
-        <small>{type}</small>
+        <small>
+          <Marked>{type}</Marked>
+        </small>
         <span className="spring" />
         <Button onClick={() => copyText(text)}>Copy</Button>
         <Button onClick={close}>Close</Button>
@@ -364,15 +367,6 @@ const CellView = ({ name, type, text, close }: { name: string; type: string; tex
       </pre>
     </aside>
   );
-};
-
-export const copyText = async (text: string, done = "Copied."): Promise<void> => {
-  try {
-    await navigator.clipboard.writeText(text);
-    toast(done);
-  } catch {
-    toast("The browser did not allow copying.", "danger");
-  }
 };
 
 const shapeOf = ({ columns, types, sql }: Shown) => ({ columns, types, table: tableOf(sql) });

@@ -1,15 +1,15 @@
 /** The page where one signs in, which is also where one comes to when the session has ended. */
 
-import { type FormEvent, useEffect, useState } from "react";
-import { signIn, signInByLink } from "../api/control.ts";
-import { link, mayUseLinks } from "../api/link.ts";
-import { textOf } from "../api/requests.ts";
-import { type Ended, ended, leftOver, session } from "../api/session.ts";
-import { store, useStore } from "../api/store.ts";
+import { type FormEvent, useState } from "react";
+import { signIn } from "../api/control.ts";
+import { type Ended, ended, leftOver } from "../api/session.ts";
+import { useStore } from "../api/store.ts";
+import { Marked } from "../app/marked.tsx";
+import { Button, Field, Problem, useWork } from "../app/parts.tsx";
+import { unsaved, unsavedText } from "../schema/unsaved.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
 import { storedIn } from "./forget.ts";
-import { Button, Field, Problem, useWork } from "./parts.tsx";
-import { toast } from "./toast.tsx";
+import { linkFault } from "./links.ts";
 
 const WHY: Record<Ended, string> = {
   "": "",
@@ -19,39 +19,12 @@ const WHY: Record<Ended, string> = {
   expired: "The session has expired. Your drafts are kept.",
 };
 
-/** Why the last link did not sign one in. */
-const linkFault = store("");
-
-const LINK_CUT = "A part of this link is missing. Copy the whole line that plainsql-server dev has printed.";
-
-const LINK_ELSEWHERE = "A link signs you in to a service on your own computer only. Sign in with an API key.";
-
-const enter = async (token: string): Promise<void> => {
-  try {
-    if (!mayUseLinks(location.hostname)) throw new Error(LINK_ELSEWHERE);
-    if (!token) throw new Error(LINK_CUT);
-    await signInByLink(token);
-    if (leftOver.get()) toast(leftOver.get(), "danger");
-    linkFault.set("");
-  } catch (error) {
-    // A session that was there before stays.
-    if (session.get()) toast(textOf(error), "danger");
-    else linkFault.set(textOf(error));
-  } finally {
-    if (link.get() === token) link.set(undefined);
-  }
-};
-
-/** Signs in by the link that was opened. */
-export const LinkSignIn = () => {
-  const token = useStore(link) ?? "";
-  useEffect(() => void enter(token), [token]);
-  return (
-    <main className="sign-in">
-      <p role="status">Signing in…</p>
-    </main>
-  );
-};
+/** What is shown while a link signs one in who had no session. */
+export const SigningIn = () => (
+  <main className="sign-in">
+    <p role="status">Signing in…</p>
+  </main>
+);
 
 export const SignIn = () => {
   const [key, setKey] = useState("");
@@ -60,6 +33,7 @@ export const SignIn = () => {
   const why = WHY[useStore(ended)];
   const fault = useStore(linkFault);
   const left = useStore(leftOver);
+  const tables = useStore(unsaved);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     work(async () => {
@@ -80,6 +54,12 @@ export const SignIn = () => {
         {why && !fault && (
           <p className="note" role="status">
             {why}
+            {tables.length > 0 && (
+              <>
+                {" "}
+                Kept in this tab: <Marked>{unsavedText(tables)}</Marked>. Sign in to the same organization to go on.
+              </>
+            )}
           </p>
         )}
         <Field
@@ -110,7 +90,7 @@ export const SignIn = () => {
         <p className="faint">
           <a href="/">Start page</a> · <a href="/docs">API reference</a>
         </p>
-        {Object.values(storedIn(localStorage)).some(Boolean) && (
+        {(tables.length > 0 || Object.values(storedIn(localStorage)).some(Boolean)) && (
           <p>
             <Button kind="link" onClick={() => setForgetOpen(true)}>
               Forget what is kept in this browser…

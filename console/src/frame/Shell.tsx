@@ -5,20 +5,21 @@ import { check, refresh, signOut } from "../api/control.ts";
 import { textOf } from "../api/requests.ts";
 import { current, dueOf, expire, may, session } from "../api/session.ts";
 import { useStore } from "../api/store.ts";
+import { Boundary } from "../app/Boundary.tsx";
+import { choose, database, databases, defaultName, isGone, loadDatabases, useGone } from "../app/databases.ts";
+import { duration } from "../app/figures.ts";
+import { mayLeave } from "../app/leaving.ts";
+import { Marked } from "../app/marked.tsx";
+import { Button, type Item, Menu } from "../app/parts.tsx";
+import { go, place } from "../app/place.ts";
+import { setTheme, toggleTheme } from "../app/theme.ts";
+import { toast } from "../app/toast.tsx";
 import { draftsOf } from "../editor/drafts.ts";
 import { QueryPage } from "../editor/QueryPage.tsx";
-import { Boundary } from "./Boundary.tsx";
-import { choose, database, databases, isGone, loadDatabases, useGone } from "./databases.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
-import { duration } from "./figures.ts";
 import { LeaveDialog } from "./LeaveDialog.tsx";
-import { mayLeave } from "./leaving.ts";
 import type { Command } from "./matching.ts";
 import { Palette } from "./Palette.tsx";
-import { Button, type Item, Menu } from "./parts.tsx";
-import { go, place } from "./place.ts";
-import { setTheme, toggleTheme } from "./theme.ts";
-import { toast } from "./toast.tsx";
 
 interface Page {
   name: string;
@@ -70,7 +71,7 @@ const CHECK_MS = 60_000;
 const FORGET = "Sign out and forget…";
 
 const commandsOf = (pages: readonly Page[], names: readonly string[], forget: () => void): Command[] => [
-  ...pages.map(({ name, title }) => ({ name: `Go to ${title}`, hint: "page", act: () => go(name) })),
+  ...pages.map(({ name, title }) => ({ name: `Go to ${title}`, title, hint: "page", act: () => go(name) })),
   { name: "Show the diagram of foreign keys", hint: "page", act: () => go("tables", "diagram") },
   ...names.map((name) => ({ name: `Use database ${name}`, hint: "database", act: () => mayLeave(() => choose(name)) })),
   { name: "Switch between dark and light", act: toggleTheme },
@@ -123,6 +124,8 @@ export const Shell = () => {
     shownBefore.current = shown;
   }, [shown]);
 
+  const navigation = usePlaceInSight(shown?.name);
+
   const Content = shown?.content ?? QueryPage;
   return (
     <div className="shell">
@@ -132,19 +135,25 @@ export const Shell = () => {
       <header className="top">
         <span className="mark" aria-hidden="true" />
         <span className="organization" title={`tier ${current().organization.tier}`}>
-          {current().organization.name}
+          <Marked>{current().organization.name}</Marked>
         </span>
         <DatabaseSwitcher names={names} />
         <span className="spring" />
         <Button className="palette-button" onClick={() => setPaletteOpen(true)}>
-          Commands <kbd>Ctrl K</kbd>
+          <span className="wide">
+            Commands <kbd>Ctrl K</kbd>
+          </span>
+          <svg className="narrow" viewBox="0 0 16 16" aria-hidden="true">
+            <circle cx="7" cy="7" r="4.5" />
+            <path d="m10.5 10.5 4 4" />
+          </svg>
         </Button>
         <Button kind="icon" aria-label="Switch between dark and light" onClick={toggleTheme}>
           ◐
         </Button>
         <SessionMenu forget={forget} />
       </header>
-      <nav className="pages" aria-label="Pages">
+      <nav ref={navigation} className="pages" aria-label="Pages">
         {pages.map(({ name, title }) => (
           <a key={name} href={`#/${name}`} aria-current={name === shown?.name ? "page" : undefined}>
             {title}
@@ -171,6 +180,23 @@ export const Shell = () => {
   );
 };
 
+/** On a narrow screen, the pages are a line that scrolls: the one that is shown is in sight, with its neighbours. */
+const usePlaceInSight = (shown: string | undefined) => {
+  const host = useRef<HTMLElement>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: another page is another place
+  useEffect(() => {
+    const show = () => {
+      const link = host.current?.querySelector<HTMLElement>("[aria-current]");
+      if (link && host.current)
+        host.current.scrollLeft = link.offsetLeft - (host.current.clientWidth - link.offsetWidth) / 2;
+    };
+    show();
+    addEventListener("resize", show);
+    return () => removeEventListener("resize", show);
+  }, [shown]);
+  return host;
+};
+
 const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
   const chosen = useStore(database);
   const known = useStore(databases);
@@ -185,8 +211,11 @@ const DatabaseSwitcher = ({ names }: { names: readonly string[] }) => {
         key={chosen}
         defaultValue={chosen}
         onBlur={({ target }) => {
-          const name = target.value.trim();
-          if (name === chosen) return;
+          const name = target.value.trim() || defaultName();
+          if (name === chosen) {
+            target.value = chosen;
+            return;
+          }
           mayLeave(
             () => choose(name),
             () => {

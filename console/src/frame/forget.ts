@@ -6,9 +6,9 @@
 
 import { signOut } from "../api/control.ts";
 import { ended, session } from "../api/session.ts";
+import { leave } from "../app/place.ts";
 import { type Draft, forgetDrafts } from "../editor/drafts.ts";
 import { forgetHistories } from "../editor/history.ts";
-import { leave } from "./place.ts";
 
 const KEPT = new Set(["plainsql.theme", "plainsql.split"]);
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("plainsql.forget") : undefined;

@@ -2,9 +2,11 @@
 
 import { useState } from "react";
 import { session } from "../api/session.ts";
-import { count } from "./figures.ts";
+import { count } from "../app/figures.ts";
+import { hasUnsaved } from "../app/leaving.ts";
+import { Button, Dialog } from "../app/parts.tsx";
+import { unsaved } from "../schema/unsaved.ts";
 import { forgetAll, storedIn } from "./forget.ts";
-import { Button, Dialog } from "./parts.tsx";
 
 export const ForgetDialog = ({ close }: { close: () => void }) => {
   const [{ open, closed, ran, saved }] = useState(() => storedIn(localStorage));
@@ -14,7 +16,8 @@ export const ForgetDialog = ({ close }: { close: () => void }) => {
     closed && count(closed, "closed tab"),
     saved && count(saved, "saved query", "saved queries"),
     ran && count(ran, "statement in the history", "statements in the history"),
-  ].filter((each) => each !== 0);
+    (hasUnsaved() || unsaved.get().length > 0) && "changes that are not saved",
+  ].filter((each) => typeof each === "string");
   return (
     <Dialog title={title} close={close}>
       <p>

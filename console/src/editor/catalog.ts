@@ -1,7 +1,6 @@
 /** What the editor completes in each database. */
 
-import type { Completions } from "../editor/codemirror.ts";
-import { loadCompletions } from "../editor/schema.ts";
+import { type Completions, loadCompletions } from "./schema.ts";
 
 const RETRY_MS = 10_000;
 

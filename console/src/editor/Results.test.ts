@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
-import type { Run } from "../editor/running.ts";
 import { stateOf } from "./Results.tsx";
+import type { Run } from "./run.ts";
 
 const cancelled = (mode: Run["mode"], outcome: Run["outcome"] = null) =>
   stateOf({ mode, outcome, endedAt: 1, isEnding: false, wasCancelled: true } as Run);

@@ -2,8 +2,8 @@
 
 import { useEffect } from "react";
 import { useStore } from "../api/store.ts";
-import { answer, asked } from "./leaving.ts";
-import { Button, Dialog } from "./parts.tsx";
+import { answer, asked } from "../app/leaving.ts";
+import { Question } from "../app/parts.tsx";
 
 export const LeaveDialog = () => {
   const question = useStore(asked);
@@ -11,16 +11,8 @@ export const LeaveDialog = () => {
   useEffect(() => () => answer(false), []);
   if (!question) return null;
   return (
-    <Dialog title="Leave without saving?" close={() => answer(false)}>
+    <Question title="Leave without saving?" stay="Stay" leave="Leave" answer={answer}>
       <p>What you have changed here is not saved yet. If you leave, it is lost.</p>
-      <div className="buttons">
-        <Button onClick={() => answer(false)} autoFocus>
-          Stay
-        </Button>
-        <Button kind="danger" onClick={() => answer(true)}>
-          Leave
-        </Button>
-      </div>
-    </Dialog>
+    </Question>
   );
 };

@@ -1,0 +1,56 @@
+/**
+ * Follows a link that signs one in. A session that is there, and what it shows, stay until the link has signed one in,
+ * and one who has something that is not saved is asked before.
+ */
+
+import { signInByLink } from "../api/control.ts";
+import { link, mayUseLinks } from "../api/link.ts";
+import { textOf } from "../api/requests.ts";
+import { leftOver, session } from "../api/session.ts";
+import { store } from "../api/store.ts";
+import { mayLeave } from "../app/leaving.ts";
+import { leave } from "../app/place.ts";
+import { toast } from "../app/toast.tsx";
+
+/** Why the last link did not sign one in. */
+export const linkFault = store("");
+
+const LINK_CUT = "A part of this link is missing. Copy the whole line that plainsql-server dev has printed.";
+
+const LINK_ELSEWHERE = "A link signs you in to a service on your own computer only. Sign in with an API key.";
+
+const drop = (token: string): void => {
+  if (link.get() === token) link.set(undefined);
+};
+
+const fail = (text: string): void => {
+  if (session.get()) toast(text, "danger");
+  else linkFault.set(text);
+};
+
+const enter = async (token: string): Promise<void> => {
+  try {
+    await signInByLink(token);
+    // What was shown was of another session.
+    leave();
+    if (leftOver.get()) toast(leftOver.get(), "danger");
+    linkFault.set("");
+  } catch (error) {
+    fail(textOf(error));
+  } finally {
+    drop(token);
+  }
+};
+
+export const followLink = (token: string): void => {
+  const fault = mayUseLinks(location.hostname) ? !token && LINK_CUT : LINK_ELSEWHERE;
+  if (fault) {
+    fail(fault);
+    drop(token);
+    return;
+  }
+  mayLeave(
+    () => void enter(token),
+    () => drop(token),
+  );
+};
