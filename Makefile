@@ -26,7 +26,8 @@ SOAK_spanning := $(addprefix server/tests/consistency/test_,spanning.py spanning
 	spanning_directory.py)
 SOAK_consistency := server/tests/consistency $(addprefix $(END_TO_END)/test_,idempotency_races.py lost_commits.py)
 SOAK_engine := $(addprefix server/tests/dev/test_,cycles.py start.py failures.py places.py) $(addprefix $(END_TO_END)/test_,clean_sessions.py deadlines.py \
-	disconnects.py overload.py restart.py engine_crash.py tables.py reset.py neon_rates.py fast_lane_callers.py \
+	disconnects.py overload.py restart.py reload.py \
+	processes_come_and_go.py engine_crash.py tables.py reset.py neon_rates.py fast_lane_callers.py \
 	fast_lane_fuzz.py fast_lane_recorded.py idle_memory.py)
 SOAK_streams := $(addprefix $(END_TO_END)/test_,stream_rates.py stream_pace.py stream_failures.py stream_neighbours.py \
 	stream_aborts.py stream_memory.py \

@@ -46,6 +46,8 @@ settings.load_profile("no clock")
 pytest_plugins = ["server.tests.complete_teardown"]
 
 _ENDING_LIMIT_S = 30.0
+# Files that take minutes, to start with: a file is one worker's, and at the end it would be the only one that works.
+_LONGEST = ("test_restore_workers.py", "test_lost_machines.py")
 
 # The clusters that tests share, with what was in each when it started.
 _shared: dict[Postgres, dict[str, set[str]]] = {}
@@ -80,7 +82,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only a run in full size does, and what units lack."""
+    """Leaves out what only a run in full size does, and what units lack. The longest files come first."""
     is_full = bool(os.environ.get("PLAINSQL_TEST_FULL"))
     only_units = config.getoption("markexpr").startswith("unit")
 
@@ -89,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return not is_left_out and not (only_units and _uses_postgres(item))
 
     left_out = [item for item in items if not is_wanted(item)]
-    items[:] = [item for item in items if is_wanted(item)]
+    items[:] = sorted((item for item in items if is_wanted(item)), key=lambda item: item.path.name not in _LONGEST)
     config.hook.pytest_deselected(items=left_out)
 
 

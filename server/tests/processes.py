@@ -74,12 +74,15 @@ def _state(pid: int) -> str:
         return "X"
 
 
-def wait_for(condition: Any, limit_s: float, otherwise: Any) -> None:
-    """Returns as soon as the condition holds; fails with the words of `otherwise` after the limit."""
+def wait_for(condition: Any, limit_s: float, otherwise: Any, *, every_s: float = 0.01) -> None:
+    """Returns as soon as the condition holds; fails with the words of `otherwise` after the limit.
+
+    Pass `every_s` if it is work to look: others need the processors.
+    """
     until = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < until, otherwise()
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 def end_all_of(directory: Path) -> None:

@@ -1,9 +1,10 @@
 """What a lookup of one row costs by POST /sql, beside the same by POST /v1/query, with the fast lane and without it.
 
-Each round has a load of each, in turns, on eight connections of one caller. Of processor time, the rounds that took the
-least are compared, because what else the machine does only adds to it; of requests per second, those of each round, and
-the median of these ratios counts. The gate compares processor time alone, with a bar that only a defect misses, because
-the machine is busy; `make soak PART=engine` has a closer one, and also compares requests per second.
+Each round has a load of each, in turns, on eight connections of one caller. The median of the rounds' ratios counts. Of
+processor time, the rounds that took the least are compared, too, because what else the machine does only adds to it. A
+machine that is fast for one round distorts the one, and one that is slow for many the other; a defect both. The gate
+compares processor time alone, with a bar that only a defect misses, because the machine is busy; `make soak
+PART=engine` has a closer one, and also compares requests per second.
 """
 
 from collections.abc import Iterator
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.timing
 AT_LEAST = 0.95 if IS_FULL else 0.7
 # In full size only: of the rate, a busy machine takes as much as a defect, such as one that waits.
 RATE_AT_LEAST = 0.8
-ROUNDS = size("PLAINSQL_TEST_NEON_ROUNDS", 5)
-REQUESTS = size("PLAINSQL_TEST_NEON_REQUESTS", 1_000)
+ROUNDS = size("PLAINSQL_TEST_NEON_ROUNDS", 7)
+REQUESTS = size("PLAINSQL_TEST_NEON_REQUESTS", 3_000)
 CONNECTIONS = 8
 # Only a service that hangs takes so long.
 LOAD_SECONDS = 60
@@ -90,8 +91,8 @@ def run_load(loads: Loads, key: str, database: str) -> None:
 def compared(loads: dict[str, dict[str, Loads]], lane: str) -> tuple[float, float, str]:
     """What POST /sql has of our own route, by processor time and by rate, and both in words."""
     sql, query = loads[lane]["sql"], loads[lane]["query"]
-    by_cost = query.cost_us / sql.cost_us
-    # Of each round, because a machine that others use is slower in one than in the next.
+    of_rounds = median([ours / theirs for ours, theirs in zip(query.costs_us, sql.costs_us, strict=True)])
+    by_cost = max(of_rounds, query.cost_us / sql.cost_us)
     by_rate = median([theirs / ours for ours, theirs in zip(query.rates, sql.rates, strict=True)])
     return by_cost, by_rate, f"{lane}: POST /sql {sql}; POST /v1/query {query}: {by_cost:.3f} and {by_rate:.3f}"
 

@@ -79,7 +79,7 @@ class Asking:
         self.client.drop()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 async def test_certificates_are_renewed_and_no_request_is_lost(
     service: Service, certificates: Certificates, workers: int
 ) -> None:

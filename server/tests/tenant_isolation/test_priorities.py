@@ -5,6 +5,7 @@ Beside other tests, a backend may not get more than its share, so those that nee
 
 import asyncio
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from plainsql_server.engine.admin.cell import DISK_FILE
 from plainsql_server.operations.priorities import _CUSTOMERS, BEHIND_NICE, CpuAccount, Priorities
 from server.tests.load import Client, new_tag
 from server.tests.tenant_isolation.cells import Hostile, hostile_cell
@@ -155,6 +157,14 @@ async def test_the_whole_process_group_is_lowered(hostile: Hostile) -> None:
         assert row is not None
         group = Path(f"/proc/{row[0]}/autogroup")
         await until(lambda: group.read_text().endswith(f"nice {BEHIND_NICE}\n"))
+
+
+async def test_the_guard_writes_what_is_free_on_the_disk(hostile: Hostile) -> None:
+    figure = Path(hostile.postgres.socket_dir, "data", DISK_FILE)
+    figure.unlink(missing_ok=True)
+    with guarded(hostile.postgres):
+        await until(figure.exists)
+    assert re.fullmatch(r"\d+ \d+\n", figure.read_text())
 
 
 @pytest.mark.timing

@@ -1,6 +1,7 @@
 """The group of tenants' roles, and which powerful roles the rules for logins admit beside it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from psycopg import errors
 
 from plainsql_server.engine.admin import login_rules, provisioning, tenants_group
 from plainsql_server.engine.admin.activity import watching
-from plainsql_server.engine.admin.cell import TENANTS_ROLE
+from plainsql_server.engine.admin.cell import STREAM_ROLE, TENANTS_ROLE
 from plainsql_server.engine.pool.health import PROBE_ROLE
 from server.tests.control_plane.cell_state import yes
 from server.tests.postgres import SUPERUSER, Postgres, running_postgres
@@ -123,16 +124,22 @@ RULES = [
 ]
 
 
-async def _admitted(cell: Postgres, *rules: str) -> set[str]:
+@contextmanager
+def _with_rules(cell: Postgres, *rules: str) -> Iterator[Path]:
+    """Yields the file. The view reads it, so nothing has to be reloaded."""
     file = Path(cell.socket_dir) / "data" / "pg_hba.conf"
     before = file.read_text()
     file.write_text("\n".join(["local all all trust", *rules, ""]))
     try:
-        # The view reads the file; nothing has to be reloaded.
-        async with watching(cell.conninfo, SUPERUSER) as connection:
-            return {role for each in await login_rules.admissions(connection) for role in each.roles}
+        yield file
     finally:
         file.write_text(before)
+
+
+async def _admitted(cell: Postgres, *rules: str) -> set[str]:
+    with _with_rules(cell, *rules):
+        async with watching(cell.conninfo, SUPERUSER) as connection:
+            return {role for each in await login_rules.admissions(connection) for role in each.roles}
 
 
 @pytest.mark.parametrize(("rule", "admitted"), RULES)
@@ -167,3 +174,22 @@ async def test_regular_expressions_are_postgresqls_own(cell: Postgres) -> None:
     # PostgreSQL ignores a rule with an invalid expression, and so does doctor.
     invalid = 'host all "/((" 10.0.0.0/8 trust'
     assert await _admitted(cell, invalid) == set()
+
+
+@pytest.mark.parametrize("is_kept_out", [True, False])
+async def test_rules_of_an_included_file_have_its_place(cell: Postgres, is_kept_out: bool) -> None:
+    """The number of a line is that in its own file."""
+    own = [f"host replication {STREAM_ROLE} all scram-sha-256", f"host all,replication {STREAM_ROLE} all reject"]
+    with cell.connect() as admin:
+        includes = admin.info.server_version >= 160_000
+        admin.execute(f"CREATE ROLE {STREAM_ROLE}")
+    others = "include others.conf" if includes else "host all all all scram-sha-256"
+    try:
+        with _with_rules(cell, *([*own, others] if is_kept_out else [own[0], others, own[1]])) as file:
+            file.with_name("others.conf").write_text("host all all all scram-sha-256\n")
+            async with watching(cell.conninfo, SUPERUSER) as connection:
+                found = await login_rules.receiver_rules(connection)
+    finally:
+        with cell.connect() as admin:
+            admin.execute(f"DROP ROLE {STREAM_ROLE}")
+    assert found == login_rules.ReceiverRules(has_certificate=False, is_kept_out=is_kept_out)
