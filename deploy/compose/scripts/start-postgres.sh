@@ -18,5 +18,7 @@ if [ -e "$settings/memory.conf" ]; then
     ulimit -d "$(awk -F '[=M]' -v gib="$PLAINSQL_CELL_MEMORY_GIB" \
         '/^LimitDATA=/ { half = gib * 512; print int($2 < half ? $2 : half) * 1024 }' "$settings/memory.conf")"
 fi
+# PostgreSQL takes any child of its process for its own, and restarts for all customers if one is killed. So none may run
+# here when it starts.
 exec postgres -c "config_file=$settings/conf.d/plainsql.conf" -c "hba_file=$settings/pg_hba.conf" \
     -c "ident_file=$settings/pg_ident.conf"

@@ -308,7 +308,7 @@ _CELL_UPKEEP = (
     ("stream_lag_bytes", "plainsql_cell_stream_lag_bytes", "How much WAL has not been received."),
     ("stream_lag_s", "plainsql_cell_stream_lag_seconds", "For how long, at most, WAL has not been received."),
     ("is_stream_lost", "plainsql_cell_stream_lost", "1 if the receiver's slot is lost or missing."),
-    ("disk_free_ratio", "plainsql_cell_disk_free_ratio", "Free part of the cell's disk, if it is this machine's."),
+    ("disk_free_ratio", "plainsql_cell_disk_free_ratio", "Free part of the cell's disk, if it is known."),
 )
 
 

@@ -350,7 +350,7 @@ async def test_a_branch_belongs_to_its_own_roles_and_to_no_other(
         owner.execute("SELECT lo_from_bytea(4711, 'large')")
     branch = provisioning.new_names()
     async with branching.chosen(cell.conninfo, SUPERUSER, names, "org_1", _no_branches) as parent:
-        await branching.copy(parent, branch, "s", _nothing_to_hold)
+        await branching.copy(parent, branch, "s", _nothing_to_hold, lambda: None)
     with _reader(cell, branch) as reader:
         assert reader.execute("SELECT id FROM t").fetchall() == [(1,)]
         with pytest.raises(errors.InsufficientPrivilege):
@@ -362,6 +362,14 @@ async def test_a_branch_belongs_to_its_own_roles_and_to_no_other(
         owner.execute("DROP FUNCTION f")
     for gone in (names, branch):
         assert await provisioning.drop_database(cell.conninfo, SUPERUSER, gone, yes)
+
+
+async def test_a_database_that_is_dropped_while_grants_in_it_are_revoked_is_passed_over(
+    cell: Postgres, names: EngineNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if another process had dropped it after it was listed.
+    monkeypatch.setattr(provisioning, "_GRANTED_IN", "SELECT 'd_gone' WHERE %s::text IS NOT NULL")
+    assert await provisioning.drop_database(cell.conninfo, SUPERUSER, names, yes)
 
 
 async def test_a_closed_database_is_not_taken_for_a_half_copy(cell: Postgres, names: EngineNames) -> None:

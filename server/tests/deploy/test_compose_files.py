@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from plainsql_server import VERSION
+from plainsql_server.engine.admin.measures import disk_space_of
 from plainsql_server.engine.admin.provisioning import VERSION_FLOOR
 from server.tests.install.guide import commands, read_guide
 
@@ -57,18 +58,47 @@ def mebibytes(size: str) -> float:
 
 
 def test_a_statement_gets_half_of_a_small_cell_and_the_limit_of_cell_files_on_a_large_one(tmp_path: Path) -> None:
-    script = (FOLDER / "scripts/start-postgres.sh").read_text().replace("/etc/plainsql/settings", str(tmp_path))
-    shutil.copy(FOLDER.parent / "cell/memory.conf", tmp_path)
-    program = tmp_path / "postgres"
-    program.write_text("#!/bin/sh\nulimit -d\n")
-    program.chmod(0o755)
     for gib, kibibytes in (("0.5", "262144"), ("2", "1048576"), ("24", "2097152")):
-        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PGDATA": str(tmp_path)}
-        ended = subprocess.run(
-            ["/bin/sh", "-c", script, "sh", "plainsql_admin"], env={**environment, "PLAINSQL_CELL_MEMORY_GIB": gib},
-            capture_output=True, text=True, check=True, timeout=30,
-        )  # fmt: skip
-        assert ended.stdout.strip() == kibibytes, gib
+        assert start_postgres("ulimit -d", tmp_path, PLAINSQL_CELL_MEMORY_GIB=gib).strip() == kibibytes, gib
+
+
+def test_postgresql_starts_without_a_child_that_it_would_take_for_its_own(tmp_path: Path) -> None:
+    """If a child of PostgreSQL's process is killed, PostgreSQL restarts for all customers."""
+    listed = 'read -r children </proc/$$/task/$$/children\necho "children: $children"'
+    assert start_postgres(listed, tmp_path, PLAINSQL_CELL_MEMORY_GIB="2") == "children: \n"
+
+
+def start_postgres(commands: str, folder: Path, **environment: str) -> str:
+    """What the commands write if a program that runs them is started instead of PostgreSQL."""
+    script = (FOLDER / "scripts/start-postgres.sh").read_text().replace("/etc/plainsql/settings", str(folder))
+    shutil.copy(FOLDER.parent / "cell/memory.conf", folder)
+    program = folder / "postgres"
+    program.write_text(f"#!/bin/sh\n{commands}\n")
+    program.chmod(0o755)
+    environment |= {"PATH": f"{folder}:{os.environ['PATH']}", "PGDATA": str(folder)}
+    ended = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", "plainsql_admin"], env=environment, capture_output=True, text=True, check=True,
+        timeout=30,
+    )  # fmt: skip
+    return ended.stdout
+
+
+def test_what_is_free_on_the_disk_of_the_cell_is_written_by_a_service_beside_it(tmp_path: Path) -> None:
+    cell, beside = (services("compose.yaml")[name] for name in ("cell", "cell-disk"))
+    assert beside["environment"]["PGDATA"] == cell["environment"]["PGDATA"]
+    assert beside["volumes"][0] == cell["volumes"][0]
+    script = FOLDER / "scripts" / Path(beside["entrypoint"][-1]).name
+    # Instead of a pause, the script ends.
+    (tmp_path / "sleep").write_text('#!/bin/sh\nkill "$PPID"\n')
+    (tmp_path / "sleep").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PGDATA": str(tmp_path)}
+    for is_running in (False, True):
+        if is_running:
+            (tmp_path / "postmaster.pid").touch()
+        subprocess.run(["/bin/sh", script], env=environment, check=False, timeout=30)
+        assert (tmp_path / "plainsql_disk").exists() is is_running
+    free, total = map(int, (tmp_path / "plainsql_disk").read_text().split())
+    assert 0 < free < total == disk_space_of(tmp_path).total_bytes
 
 
 def test_the_image_of_postgresql_is_newer_than_the_oldest_that_a_cell_may_have() -> None:

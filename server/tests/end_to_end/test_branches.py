@@ -10,6 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from plainsql_server.limits.tiers import TIERS
 from server.tests.end_to_end.control import answer, call, new_key, query
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.service import Service
@@ -105,6 +106,36 @@ def test_a_branch_counts_in_the_tiers_limit(service: Service) -> None:
         answer(service, "POST", "/v1/databases", status=201, key=admin, json={"name": name, "branch_of": "one"})
     body = {"name": "four", "branch_of": "one"}
     error_of(call(service, "POST", "/v1/databases", key=admin, json=body), 403, "database_limit")
+
+
+_MORE_OF_TODAY = """
+    INSERT INTO databases (id, organization_id, name, state, engine_name, cell_id, record_secret, branch_of)
+    SELECT id || 'x' || i, organization_id, name, 'deleted', engine_name || to_hex(i), cell_id, record_secret, branch_of
+    FROM databases, generate_series(2, %s) AS i WHERE id = %s
+"""
+
+
+def test_a_tier_limits_the_branches_of_24_hours_and_deleted_ones_count(service: Service) -> None:
+    service.customers.add_organization("daily", "free")
+    admin = service.new_key("admin", org="daily")
+    answer(service, "POST", "/v1/databases", status=201, key=admin, json={"name": "one"})
+    body = {"name": "two", "branch_of": "one"}
+    made = answer(service, "POST", "/v1/databases", status=201, key=admin, json=body)
+    answer(service, "DELETE", f"/v1/databases/{made['id']}?restorable=false", status=202, key=admin)
+    limit = TIERS["free"].branches_per_day
+    with psycopg.connect(service.directory_dsn) as directory:
+        directory.execute(_MORE_OF_TODAY, (limit, made["id"]))
+    body = {"name": "three", "branch_of": "one"}
+    refused = call(service, "POST", "/v1/databases", key=admin, json=body)
+    error = error_of(refused, 429, "branch_limit")
+    assert f"the free tier allows {limit} new branches in 24 hours" in error["message"]
+    assert (error["retryable"], "Deleted branches count" in error["hint"]) == (True, True)
+    assert 85_000 < int(refused.headers["retry-after"]) <= 86_400
+    assert call(service, "GET", "/v1/databases/three", key=admin).status_code == 404
+    with psycopg.connect(service.directory_dsn) as directory:
+        older = "UPDATE databases SET created_at = created_at - interval '24 h' WHERE id = %s"
+        directory.execute(older, (made["id"],))
+    answer(service, "POST", "/v1/databases", status=201, key=admin, json=body)
 
 
 def test_a_suspended_or_deleted_database_cannot_be_branched(service: Service, parent: str) -> None:

@@ -139,6 +139,10 @@ def test_requests_that_name_no_database_go_to_the_new_default(
         while not query(service, write_key, "select from only_here").json()["success"]:
             assert time.monotonic() < end_s
         assert answer(service, "GET", path(main))["default"] is False
+        own = "/v1/organizations/current"
+        assert answer(service, "GET", own, key=write_key)["default_database"] == database["name"]
+        bound = new_key(service, "read", database="main")["secret"]
+        assert answer(service, "GET", own, key=bound)["default_database"] is None
     finally:
         answer(service, "PATCH", path(main), json={"default": True})
     error_of(call(service, "PATCH", path(main), json={"default": False}), 400, "malformed_request")

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +14,10 @@ from server.tests.end_to_end import tenants
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.end_to_end.own_databases import OwnDatabase, new_database
 from server.tests.service import Service
+from server.tests.small_disks import may_mount, small_disk
 
 STEPS = ["write", "sync", "read", "verify", "delete"]
 DISK_BYTES = 32 * 1024 * 1024
-
-
-def may_mount() -> bool:
-    """Whether this user may mount a file system, which root in a container often may not."""
-    with tempfile.TemporaryDirectory() as folder:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=False, capture_output=True)
-        if mounted.returncode == 0:
-            subprocess.run(["umount", folder], check=True)
-    return mounted.returncode == 0
 
 
 def test_a_round_trip_is_written_synced_read_verified_and_deleted(service: Service) -> None:
@@ -92,12 +82,10 @@ def test_a_read_key_is_rejected(service: Service) -> None:
 
 
 @contextmanager
-def small_disk(service: Service, database: OwnDatabase) -> Iterator[Path]:
+def disk_of(service: Service, database: OwnDatabase) -> Iterator[Path]:
     """The database lives on a disk of its own, which is small."""
-    folder = Path(tempfile.mkdtemp(prefix="plainsql-disk-"))
     owner = Path(service.dev["postgres"]["socket"]).stat()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)], check=True)
-    try:
+    with small_disk(DISK_BYTES) as folder:
         os.chown(folder, owner.st_uid, owner.st_gid)
         with service.engine() as engine:
             engine.execute(f"CREATE TABLESPACE {database.name.replace('-', '_')} LOCATION '{folder}'".encode())
@@ -113,15 +101,12 @@ def small_disk(service: Service, database: OwnDatabase) -> Iterator[Path]:
             yield folder
             engine.execute(f"DROP DATABASE {database.engine_name} WITH (FORCE)".encode())
             engine.execute(f"DROP TABLESPACE {database.name.replace('-', '_')}".encode())
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-        shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not may_mount(), reason="only root may mount a small disk, and not everywhere")
+@pytest.mark.skipif(not may_mount(), reason="only root may mount a small disk, and not everywhere")
 def test_a_full_disk_is_503_and_leaves_nothing_behind(service: Service) -> None:
     database = new_database(service)
-    with small_disk(service, database) as disk:
+    with disk_of(service, database) as disk:
         assert database.call("GET", "/storage/test").status_code == 200
         filler = disk / "filler"
         left_bytes = shutil.disk_usage(disk).free

@@ -2,17 +2,18 @@
 
 import signal
 import ssl
-import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import trustme
 
+from server.tests import forks
 from server.tests.customers import Customers
 from server.tests.documented import comparing
 from server.tests.load import Node, running_node
@@ -21,6 +22,9 @@ from server.tests.processes import wait_for
 
 ENDED = ("done", "failed")
 _RESTORED_WITHIN_S = 120.0
+_ENDED_WITHIN_S = 90.0
+# Each look is a request or a connection, and would keep a restore from the processor.
+_LOOK_EVERY_S = 0.05
 # A row that is checked takes as long as this role is on the cell: to restore it, in particular.
 SLOW = "slow_restores"
 _CHECKED = f"""
@@ -28,6 +32,29 @@ _CHECKED = f"""
         select case when exists (select from pg_catalog.pg_roles where rolname = '{SLOW}')
             then pg_catalog.pg_sleep(300) is not null else true end $$
 """
+
+
+@dataclass
+class Worker:
+    """A worker, which a test may stop and kill."""
+
+    process: forks.Process
+    output: IO[bytes]
+
+    def send_signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """When this returns, it has ended."""
+        self.process.kill()
+        self.process.wait(_ENDED_WITHIN_S)
+
+    def printed(self) -> str:
+        self.output.seek(0)
+        return self.output.read().decode()
 
 
 @dataclass
@@ -40,7 +67,7 @@ class RestoringService:
     http: httpx.Client
     ca_file: Path
     key: str
-    workers: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    workers: list[Worker] = field(default_factory=list)
 
     @property
     def data_url(self) -> str:
@@ -95,46 +122,54 @@ class RestoringService:
 
     def ended(self, restore_id: str, within_s: float = _RESTORED_WITHIN_S) -> dict[str, Any]:
         """A restore when it is done or has failed."""
-        wait_for(lambda: self.restore(restore_id)["state"] in ENDED, within_s, lambda: str(self.restore(restore_id)))
+        wait_for(
+            lambda: self.restore(restore_id)["state"] in ENDED, within_s, lambda: str(self.restore(restore_id)),
+            every_s=_LOOK_EVERY_S,
+        )  # fmt: skip
         return self.restore(restore_id)
 
     def check_left_over(self) -> None:
         """Of a spare cluster, nothing is left. It is removed when its restore is done."""
         wait_for(lambda: self.cell.left_over() == [], 30, lambda: str(self.cell.left_over()))
 
-    def start_worker(self, *options: str, **settings: str) -> "subprocess.Popen[bytes]":
-        """A worker of its own, which a test may kill; when the control plane knows of it."""
+    def start_worker(self, *options: str, **settings: str) -> Worker:
+        """A worker of its own; when the control plane knows of it."""
         stage, folder = replace(self.cell.stage, settings=settings), self.cell.work_folder
         began_at = datetime.now(UTC)
-        worker = stage.start(
-            "restores", "work", "--archive", str(self.cell.config_folder), "--work-folder", str(folder), *options,
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
+        output = _new_file()
+        arguments = ("--archive", str(self.cell.config_folder), "--work-folder", str(folder), *options)
+        process = forks.start(("restores", "work", *arguments), stage.environment(), output, Path("/"))
+        worker = Worker(process, output)
         self.workers.append(worker)
         seen = "SELECT FROM restore_workers WHERE seen_at > %s"
 
         def is_seen() -> bool:
-            assert worker.poll() is None, worker.communicate()
+            assert worker.is_running(), worker.printed()
             return bool(stage.ask(seen, began_at))
 
-        wait_for(is_seen, 60, lambda: "the worker is not seen")
+        wait_for(is_seen, 60, lambda: "the worker is not seen", every_s=_LOOK_EVERY_S)
         return worker
 
     def kill_workers(self) -> None:
         """Those that a test that has failed leaves behind."""
         for worker in self.workers:
-            if worker.poll() is None:
+            if worker.is_running():
                 worker.kill()
-                worker.communicate(timeout=60)
+            worker.output.close()
         self.workers.clear()
 
 
-def stop(worker: "subprocess.Popen[bytes]") -> str:
-    """Ends a worker as systemd does. Returns what it has printed."""
-    worker.terminate()
-    _, output = worker.communicate(timeout=90)
-    text = output.decode()
-    assert worker.returncode == 0, text
+def _new_file() -> IO[bytes]:
+    return tempfile.TemporaryFile()
+
+
+def stop(worker: Worker) -> str:
+    """Ends a worker as systemd does. Returns what it has printed, and prints it for a test that fails."""
+    worker.send_signal(signal.SIGTERM)
+    exit_code = worker.process.wait(_ENDED_WITHIN_S)
+    text = worker.printed()
+    print(text)
+    assert exit_code == 0, text
     assert "Traceback" not in text
     return text
 
@@ -167,7 +202,7 @@ def restoring_service(cell: ArchivedCell, folder: Path) -> Iterator[RestoringSer
 
 
 @contextmanager
-def paused(service: RestoringService) -> Iterator["subprocess.Popen[bytes]"]:
+def paused(service: RestoringService) -> Iterator[Worker]:
     """A worker that does nothing, during the block: restores wait."""
     worker = service.start_worker()
     worker.send_signal(signal.SIGSTOP)
@@ -175,7 +210,7 @@ def paused(service: RestoringService) -> Iterator["subprocess.Popen[bytes]"]:
         yield worker
     finally:
         worker.send_signal(signal.SIGCONT)
-        print(stop(worker))
+        stop(worker)
 
 
 @contextmanager
@@ -189,9 +224,9 @@ def slow(service: RestoringService) -> Iterator[None]:
             admin.execute(f"drop role {SLOW}")
 
 
-def new_database(service: RestoringService, name: str) -> datetime:
+def new_database(service: RestoringService, name: str, checked: str = _CHECKED) -> datetime:
     """A database that can be slow. A time at which its only row has a = 1, before it was updated."""
-    service.create(name, _CHECKED, "create table t (a int check (checked(a)))", "insert into t values (1)")
+    service.create(name, checked, "create table t (a int check (checked(a)))", "insert into t values (1)")
     point = datetime.now(UTC)
     service.query(name, "update t set a = 2")
     return point
@@ -203,6 +238,15 @@ def state(service: RestoringService, restore_id: str) -> tuple[str, int]:
     return found, attempts
 
 
+def wait_until_ended(service: RestoringService, restore_id: str, wanted: Collection[str] = ENDED) -> None:
+    """By the directory: it may be another organization's."""
+    shown = "SELECT id, state, error_code, error_message FROM restores ORDER BY id"
+    wait_for(
+        lambda: state(service, restore_id)[0] in wanted, 170, lambda: str(service.cell.stage.ask(shown)),
+        every_s=_LOOK_EVERY_S,
+    )  # fmt: skip
+
+
 def is_filling(service: RestoringService) -> bool:
     """Whether a restore is checking the row."""
     found = "select from pg_stat_activity where application_name = 'plainsql-restore' and wait_event = 'PgSleep'"
@@ -211,7 +255,7 @@ def is_filling(service: RestoringService) -> bool:
 
 
 def wait_until_filling(service: RestoringService) -> None:
-    wait_for(lambda: is_filling(service), 120, lambda: "nothing is restored")
+    wait_for(lambda: is_filling(service), 120, lambda: "nothing is restored", every_s=_LOOK_EVERY_S)
 
 
 def expire_lease(service: RestoringService, restore_id: str) -> None:
@@ -219,11 +263,18 @@ def expire_lease(service: RestoringService, restore_id: str) -> None:
     service.cell.stage.ask("UPDATE restores SET alive_until = now() WHERE id = %s", restore_id)
 
 
+def expire_drafts(service: RestoringService) -> None:
+    """What two minutes do to what workers have left behind that were killed. No other may be filling one."""
+    service.cell.stage.ask("UPDATE databases SET work_after = now() WHERE state = 'deleting' AND restores_to IS NULL")
+
+
 def nothing_is_left(service: RestoringService) -> None:
     """No spare cluster; no draft in the directory, and no database that it does not know on the cell."""
     drafts = "SELECT name FROM databases WHERE state = 'deleting' AND restores_to IS NULL"
     stage = service.cell.stage
-    wait_for(lambda: stage.ask(drafts) == [], 150, lambda: f"drafts are left: {stage.ask(drafts)}")
+    wait_for(
+        lambda: stage.ask(drafts) == [], 150, lambda: f"drafts are left: {stage.ask(drafts)}", every_s=_LOOK_EVERY_S
+    )
     assert stage.on_cell() == {"leaked": set(), "lost": set()}
     service.check_left_over()
 

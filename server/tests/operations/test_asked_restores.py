@@ -29,6 +29,7 @@ from server.tests.operations.restoring_service import (
     slow,
     state,
     stop,
+    wait_until_ended,
     wait_until_filling,
 )
 from server.tests.processes import wait_for
@@ -54,7 +55,7 @@ def _alone(service: RestoringService) -> Iterator[None]:
 def worker(service: RestoringService) -> Iterator[None]:
     running = service.start_worker()
     yield
-    print(stop(running))
+    stop(running)
 
 
 def command(service: RestoringService, *arguments: str, exit_code: int = 0) -> "subprocess.CompletedProcess[str]":
@@ -239,6 +240,8 @@ def test_a_database_has_one_restore_and_an_organization_few(service: RestoringSe
         service.refused(403, "restore_limit", "POST", "/v1/databases", json=body)
         # Its name is free, soon.
         wait_for(lambda: _is_free(service, "many-branch"), 60, lambda: "the branch that was refused is still there")
+        # And it does not count for the daily limit.
+        assert service.cell.stage.ask("SELECT branch_of FROM databases WHERE name = 'many-branch'") == [(None,)]
         for name in names:
             service.answer("DELETE", f"/v1/databases/{name}", 202)
         service.create("a-day")
@@ -258,13 +261,20 @@ def test_replaced_contents_and_branches_count(service: RestoringService) -> None
     path = "/v1/databases/first/restore"
     worker = service.start_worker()
     branch = service.answer("POST", path, 202, key=key, json={"at": now_text(), "name": "second"})["restore"]
-    wait_for(lambda: state(service, branch["id"])[0] == "done", 120, lambda: str(state(service, branch["id"])))
+    wait_until_ended(service, branch["id"])
+    assert state(service, branch["id"])[0] == "done"
     service.create("third", key=key)
     message = service.refused(403, "database_limit", "POST", path, key=key, json={"at": now_text(), "name": "fourth"})
     assert "allows 3 databases" in message
-    for _ in range(REPLACED_MOST):
-        asked = service.answer("POST", path, 202, key=key, json={"at": now_text()})["restore"]["id"]
-        wait_for(lambda: state(service, asked)[0] == "done", 120, lambda: str(state(service, asked)))  # noqa: B023
+    # As if there had been others.
+    service.cell.stage.ask(
+        "INSERT INTO restores (id, organization_id, database_id, target_id, cell_id, point, actor_kind, state,"
+        " replaced_id, ended_at) SELECT 'rst_' || i, organization_id, id, id, cell_id, now(), 'key', 'done', id, now()"
+        " FROM databases, generate_series(2, %s) AS i WHERE name = 'third'", REPLACED_MOST,
+    )  # fmt: skip
+    asked = service.answer("POST", path, 202, key=key, json={"at": now_text()})["restore"]["id"]
+    wait_until_ended(service, asked)
+    assert state(service, asked)[0] == "done"
     assert "databases with content that was replaced" in service.refused(
         403, "restore_limit", "POST", path, key=key, json={"at": now_text()}
     )

@@ -104,6 +104,8 @@ def test_a_restore_is_rehearsed_as_the_guide_and_its_unit_do(cell: ArchivedCell,
     # systemd gives no word for a variable that is empty.
     assert [each for each in unit if each != "$REHEARSE_OPTIONS"] == ["/opt/plainsql-server", *words]
     words = [each.replace(f"{_FOLDER}/pgbackrest", str(cell.config_folder)) for each in words]
+    with cell.stage.owner() as owner:
+        owner.execute("create table if not exists rehearsed as select 1 as a")
     done = cell.stage.run(*words, "--work-folder", str(cell.work_folder))
     assert "It is the same" in done.stderr
 

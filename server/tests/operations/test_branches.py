@@ -357,6 +357,8 @@ async def test_requests_are_not_held_for_an_idle_connection_of_the_operator(
     with stage.admin(), pytest.raises(EngineError) as refusal:
         await branch_here(stage)
     assert (refusal.value.code, holds) == ("database_busy", [])
+    # Nothing was copied, so it does not count for the daily limit.
+    assert stage.ask("select branch_of from databases where name = 'copy'") == [(None,)]
 
 
 async def test_a_creation_that_must_wait_for_a_connection_is_cancelled(
@@ -387,6 +389,8 @@ async def test_a_creation_that_must_wait_for_a_connection_is_cancelled(
         assert refusal.value.code == "database_busy"
         assert cancelled.is_set()
         assert admin.execute("select 1").fetchone() == (1,)
+    # The cell had work with it.
+    assert stage.ask("select branch_of is not null from databases where name = 'copy'") == [(True,)]
 
 
 async def test_branches_that_wait_refuse_others_and_keep_no_one_from_creating_a_database(

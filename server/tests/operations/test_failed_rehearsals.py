@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from plainsql_server.cli.progress import Bar
 from plainsql_server.control_plane import cells
 from plainsql_server.core.errors import RequestError, ServiceError
 from plainsql_server.directory import databases
@@ -19,7 +20,7 @@ from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.rights.grants import Role
 from plainsql_server.operations.point_in_time import free_space
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
-from plainsql_server.operations.point_in_time.rehearsal import rehearse
+from plainsql_server.operations.point_in_time.rehearsal import Rehearsed, rehearse
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.upkeep.test_upkeep_metrics import measured
@@ -45,6 +46,8 @@ done
 @pytest.fixture(scope="module")
 def cell() -> Iterator[ArchivedCell]:
     with archived_cell() as cell:
+        with cell.stage.owner() as owner:
+            owner.execute("create table t as select 1 as a")
         cell.back_up()
         yield cell
 
@@ -129,12 +132,46 @@ def test_a_database_for_which_there_is_no_room_is_refused_before_anything_is_res
     assert_recorded_as_failed(cell)
 
 
+def test_nothing_is_restored_where_too_little_is_free(cell: ArchivedCell) -> None:
+    cell.stage.ask("delete from rehearsals")
+    options = (*cell.options(datetime.now(UTC).isoformat()), "--free-percent", "100")
+    restoring = ("restore", "--org", "acme", "never", "--from", "main", *options)
+    for command in (("backup", "rehearse", *options[2:]), restoring):
+        output = cell.stage.run(*command, exit_code=1).stderr
+        assert "must stay free" in output
+        assert "restore the cell's files" not in output
+        assert cell.left_over() == []
+    assert_recorded_as_failed(cell)
+
+
+async def test_databases_without_rows_are_passed_over_and_prove_nothing(cell: ArchivedCell) -> None:
+    cell.stage.ask("delete from rehearsals")
+    cell.stage.run("database", "create", "--org", "acme", "empty")
+    with cell.stage.owner("empty") as owner:
+        owner.execute("create table t (a int)")
+    async with Directory.open(as_role(cell.stage.dsn, Role.OPERATOR)) as directory:
+        local = await cells.get(directory, "local")
+        ready = {each.name: each for each in await databases.ready_on(directory, local.id)}
+
+        async def rehearsed_with(*names: str) -> Rehearsed:
+            return await rehearse(
+                directory, local, [ready[name] for name in names], Archive(cell.config_folder),
+                folder=cell.work_folder, progress=Bar(),
+            )  # fmt: skip
+
+        with pytest.raises(RequestError, match=r"have no rows: 1\. To restore an empty database proves nothing"):
+            await rehearsed_with("empty")
+        assert cell.stage.ask("select from rehearsals") == []
+        assert (await rehearsed_with("empty", "main")).database.name == "main"
+    assert cell.stage.ask("select succeeded_at is null, failed_at is null from rehearsals") == [(False, True)]
+
+
 def test_wal_for_which_there_is_no_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = os.statvfs(tmp_path)
-    free_space.check_space_for_wal(tmp_path, None)
+    free_space.check_space_for_wal(tmp_path, None, 0)
     monkeypatch.setattr(free_space, "_WAL_MOST_BYTES", 2**60)
     with pytest.raises(RequestError, match="bytes of WAL takes"):
-        free_space.check_space_for_wal(tmp_path, found.f_blocks * found.f_frsize)
+        free_space.check_space_for_wal(tmp_path, found.f_blocks * found.f_frsize, 0)
 
 
 class EndsTheServer:

@@ -36,7 +36,7 @@ def cell() -> Iterator[ArchivedCell]:
 
 
 class Spied:
-    """What a spare cluster had when the backup of its database was complete."""
+    """What a spare cluster had when the backup of its database was complete: a `Progress` that looks then."""
 
     def __init__(self, cell: ArchivedCell) -> None:
         self._stage, self._work_folder = cell.stage, cell.work_folder
@@ -44,7 +44,14 @@ class Spied:
         self.seen: list[tuple[str, str]] = []
         self.powerful: list[tuple[str, bool, bool]] = []
 
-    def look(self) -> None:
+    def step(self, label: str, total: int | None = None, *, in_bytes: bool = True) -> None:  # noqa: ARG002
+        if label == "remove the spare cluster":
+            self._look()
+
+    def at(self, done: int) -> None:
+        pass
+
+    def _look(self) -> None:
         (folder,) = self._work_folder.glob("plainsql-spare-*/pg")
         conninfo = f"host={folder} port=5432 user={SUPERUSER} dbname={self._stage.names()[0]}"
         with psycopg.connect(conninfo, autocommit=True) as spare:
@@ -54,17 +61,16 @@ class Spied:
 
 
 async def restore(cell: ArchivedCell, name: str, spied: Spied) -> RestoredAt:
-    """As `restore --at` does, with a look at the spare cluster before the backup is restored."""
+    """As `restore --at` does, with a look at the spare cluster before it is removed."""
     async with Directory.open(cell.stage.dsn) as directory:
         owner = await organizations.get(directory, "acme")
         origin = await databases.get_named(directory, owner.id, "main")
 
         async def goal(file: BinaryIO, _: int) -> DatabaseRecord:
-            await asyncio.to_thread(spied.look)
             return await restore_database(directory, owner.id, name, file, Bar())
 
         archive, point = Archive(cell.config_folder), datetime.now(UTC)
-        return await restore_at(directory, origin, point, archive, goal, folder=cell.work_folder, progress=Bar())
+        return await restore_at(directory, origin, point, archive, goal, folder=cell.work_folder, progress=spied)
 
 
 def test_no_trap_runs_with_more_rights_than_its_customers(cell: ArchivedCell, tmp_path: Path) -> None:
@@ -90,6 +96,43 @@ def test_no_trap_runs_with_more_rights_than_its_customers(cell: ArchivedCell, tm
     assert superusers(stage) == before
     assert not mark.exists()
     assert stage.checksums("copy").keys() == stage.checksums().keys()
+    assert cell.left_over() == []
+
+
+# No policy lets the owner see a row, and the function of each would fail.
+_FORCED = """
+    create function called() returns bool language plpgsql as 'begin raise exception ''called''; end';
+    create schema "a schema";
+    create table "a schema"."a ""table"" of it" (a int primary key);
+    create table public.parts (a int references "a schema"."a ""table"" of it") partition by list (a);
+    create table public.part_1 partition of public.parts for values in (1);
+    insert into "a schema"."a ""table"" of it" values (1), (2);
+    insert into public.parts values (1), (1);
+"""
+_FORCE = """
+    alter table {0} enable row level security, force row level security;
+    create policy called on {0} using (public.called());
+"""
+_ARE_FORCED = "select oid::regclass::text from pg_class where relrowsecurity and relforcerowsecurity order by 1"
+
+
+def test_tables_that_hide_their_rows_from_their_owner_are_restored_and_hide_them_again(cell: ArchivedCell) -> None:
+    stage, tables = cell.stage, ['"a schema"."a ""table"" of it"', "public.parts", "public.part_1"]
+    stage.run("database", "create", "--org", "acme", "hiding")
+    with stage.owner("hiding") as owner:
+        owner.execute(_FORCED)
+        for table in tables:
+            owner.execute(_FORCE.format(table))
+        point = datetime.now(UTC).isoformat()
+    stage.run("restore", "--org", "acme", "hidden", "--from", "hiding", *cell.options(point))
+    assert stage.checksums("hidden") == stage.checksums("hiding") != {}
+    assert sorted(rows for rows, _ in stage.checksums("hidden").values()) == [2, 2, 2]
+    for name in ("hiding", "hidden"):
+        with stage.admin(name) as admin:
+            assert len(admin.execute(_ARE_FORCED).fetchall()) == len(tables)
+            assert admin.execute("select from pg_policy").rowcount == len(tables)
+        with stage.owner(name) as owner, pytest.raises(psycopg.errors.RaiseException, match="called"):
+            owner.execute("select * from public.parts")
     assert cell.left_over() == []
 
 

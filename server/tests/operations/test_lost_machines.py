@@ -17,7 +17,7 @@ import pytest
 from server.tests.load import STALL_S, Client, size
 from server.tests.operations.backups_guide import listed, section, steps
 from server.tests.operations.debian_machine import DIRECTORY, MAIN, DebianMachine
-from server.tests.operations.ledger import Ledger, writing
+from server.tests.operations.ledgers import Ledger, writing
 from server.tests.operations.lost_site import CLOSED_AFTER_S, Site, running_site
 from server.tests.operations.test_archive_reach import close_wal
 from server.tests.processes import wait_for
@@ -173,6 +173,7 @@ def compare(site: Site, late_id: str, *, was_archived: bool) -> None:
     site.operate(f"database delete {late_id} --permanently --yes")
 
 
+@pytest.mark.full  # the next test loses both, too; what each lacks then, the tests of each show
 async def test_both_are_lost_and_restored_on_new_machines(site: Site) -> None:
     for _ in range(_ROUNDS):
         async with writing(site.endpoints) as ledger:

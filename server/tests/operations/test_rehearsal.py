@@ -52,13 +52,26 @@ _HOSTILE = """
 """
 
 
-@pytest.fixture
-def cell() -> Iterator[ArchivedCell]:
+@pytest.fixture(scope="module")
+def used_cell() -> Iterator[ArchivedCell]:
     with archived_cell() as cell:
         # pgBackRest uses no backup that ended in the second to which it restores.
         backed_up_at = datetime.now(UTC)
         wait_for(lambda: datetime.now(UTC) > backed_up_at + timedelta(seconds=2), 10, lambda: "no time passes")
         yield cell
+
+
+@pytest.fixture
+def cell(used_cell: ArchivedCell) -> ArchivedCell:
+    """A cell with an empty database `main` and no record of a rehearsal."""
+    stage = used_cell.stage
+    stage.ask("delete from rehearsals")
+    stage.ask("delete from audit where action = 'operator.rehearsal'")
+    stage.ask("delete from cells where name <> 'local'")
+    # They stay on the cell, and no one chooses them.
+    stage.ask("update databases set state = 'deleted', is_default = false")
+    stage.run("database", "create", "--org", "acme", "main")
+    return used_cell
 
 
 def rehearse(cell: ArchivedCell, *options: str, exit_code: int = 0) -> str:
@@ -184,6 +197,8 @@ def test_an_archive_that_can_not_be_read_is_recorded_until_it_can(cell: Archived
     (copied / "conf.d/key.conf").write_text("[global]\nrepo1-cipher-pass=another\n")
     for path in (copied, *copied.rglob("*")):
         shutil.chown(path, cell.config_folder.owner(), cell.config_folder.group())
+    with cell.stage.owner() as owner:
+        owner.execute("create table t as select 1 as a")
     failed = rehearse(replace(cell, config_folder=copied), exit_code=1)
     assert "The archive has no backup" in failed
     assert "unable to load info file" in failed
@@ -203,6 +218,8 @@ def test_a_database_that_is_never_at_rest_is_passed_over_and_says_nothing_about_
             assert "is being written all the time" in rehearse(cell, "--org", "acme", "--database", "main", exit_code=1)
             assert recorded(cell) == []
             cell.stage.run("database", "create", "--org", "acme", "at-rest")
+            with cell.stage.owner("at-rest") as at_rest:
+                at_rest.execute("create table t as select 1 as a")
             ((other,),) = cell.stage.ask("select id from databases where name = 'at-rest'")
             assert f"Restored the database {other}" in rehearse(cell)
 
@@ -212,6 +229,8 @@ def test_the_archive_of_several_cells_needs_a_name(cell: ArchivedCell) -> None:
         "insert into cells (id, name, conninfo, admin_role, state)"
         " select id || 'x', 'other', conninfo, admin_role, state from cells"
     )
+    with cell.stage.owner() as owner:
+        owner.execute("create table t as select 1 as a")
     assert "--cell" in rehearse(cell, exit_code=2)
     assert "It is the same" in rehearse(cell, "--cell", "local")
 

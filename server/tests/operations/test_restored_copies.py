@@ -20,7 +20,7 @@ _LARGE = "create table large as select g, repeat(md5(g::text), 60) as a from gen
 _ADDED = "create table {} as select g, md5(g::text) as a from generate_series(1, 1000) g"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cell() -> Iterator[ArchivedCell]:
     """A large database is in the backup, with a branch and a branch of that which are not."""
     with archived_cell() as cell:
@@ -79,6 +79,7 @@ def test_it_has_the_content_of_that_time(cell: ArchivedCell) -> None:
 
 
 async def test_it_is_restored_although_its_parents_content_was_replaced_and_deleted(cell: ArchivedCell) -> None:
+    """The last one: what it deletes, the others need."""
     stage = cell.stage
     grandparent_id, copied = record_of(stage, "grandparent")
     point = datetime.now(UTC)

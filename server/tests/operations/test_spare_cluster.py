@@ -1,28 +1,45 @@
 """A spare cluster: what it says of damage and of lasting errors, and what a taken-over cell can't make it do."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
+from click.testing import CliRunner
 
+from plainsql_server.cli import main
 from plainsql_server.cli.progress import Bar
+from plainsql_server.control_plane import databases, organizations
 from plainsql_server.core.errors import RequestError
+from plainsql_server.directory.connection import Directory
+from plainsql_server.directory.databases import DatabaseRecord
+from plainsql_server.operations.point_in_time import free_space
 from plainsql_server.operations.point_in_time.damage import damaged_files
+from plainsql_server.operations.point_in_time.free_space import check_space_for_received
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
+from plainsql_server.operations.point_in_time.received import place_received
 from plainsql_server.operations.point_in_time.replay import planned_replay
+from plainsql_server.operations.point_in_time.restore_at import restore_at
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
 from plainsql_server.operations.point_in_time.spare_folder import SpareFolder, remove_abandoned, spare_folder
+from plainsql_server.operations.restore import restore_database
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
+from server.tests.operations.debian_machine import give_to_postgres
 from server.tests.operations.test_archive_reach import archive_wal
-from server.tests.postgres import run_as_postgres
+from server.tests.postgres import SUPERUSER, run_as_postgres
 from server.tests.run_folder import run_folder
+from server.tests.small_disks import may_mount, small_disk
 
 _PAGE_BYTES = 8192
+# So much stays free at least; the copies of another database need more than the rest.
+_FREE_BYTES, _REST_BYTES = 1024**3, 288 * 1024**2
+_COPIES, _COPIED_ROWS = 6, 60_000
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +96,113 @@ def test_a_database_whose_pages_the_backup_does_not_have_is_not_restored(cell: A
     stage.run("restore", "--org", "acme", "whole", "--from", "main", *options)
     assert stage.checksums("whole") == stage.checksums()
     assert cell.left_over() == []
+
+
+class Steps:
+    """A `Progress` that keeps the names of the steps."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def step(self, label: str, total: int | None = None, *, in_bytes: bool = True) -> None:  # noqa: ARG002
+        self.names.append(label)
+
+    def at(self, done: int) -> None:
+        pass
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(not may_mount(), reason="only root may mount a small disk, and not everywhere")
+async def test_a_replay_that_fills_the_disk_ends_and_leaves_nothing(cell: ArchivedCell) -> None:
+    """By copies of another customer's database: the WAL says only that its files are copied, and empty ones are."""
+    copies, steps = [f"copy_{number}" for number in range(_COPIES)], Steps()
+    with cell.stage.postgres.connect() as admin:
+        admin.execute("create database large")
+        with cell.stage.postgres.connect(database="large") as large:
+            large.execute("create table t as select repeat('x', 900) from generate_series(1, %s)", (_COPIED_ROWS,))
+        try:
+            cell.back_up("diff")
+            for name in copies:
+                admin.execute(f"create database {name} template large strategy file_copy".encode())
+            (bytes_,) = admin.execute("select pg_database_size('large')").fetchone() or (0,)
+            assert bytes_ * _COPIES > _REST_BYTES
+            point = datetime.now(UTC)
+            archive_wal(admin)
+        finally:
+            for name in (*copies, "large"):
+                admin.execute(f"drop database if exists {name}".encode())
+    with small_disk(_FREE_BYTES + _REST_BYTES, run_folder()) as disk:
+        spare = spare_cluster_at(
+            Archive(cell.config_folder), cell.stage.names()[0], SUPERUSER, point, parent=disk, free_ratio=0,
+            progress=steps,
+        )  # fmt: skip
+        with pytest.raises(RequestError, match=f"of the disk of {disk} are free, and {_FREE_BYTES:,} must stay free"):
+            async with spare:
+                pass
+        assert steps.names[-1] == "replay"
+        assert list(disk.iterdir()) == []
+
+
+@pytest.mark.chaos
+async def test_a_full_disk_ends_nothing_once_the_spare_cluster_is_removed(
+    cell: ArchivedCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content may have been replaced, and an error would say that nothing has changed."""
+    async with Directory.open(cell.stage.dsn) as directory:
+        owner = await organizations.get(directory, "acme")
+        origin = await databases.get_named(directory, owner.id, "main")
+
+        async def goal(file: BinaryIO, _: int) -> DatabaseRecord:
+            assert cell.left_over() == []
+            monkeypatch.setattr(free_space, "_FREE_LEAST_BYTES", 2**60)
+            return await restore_database(directory, owner.id, "on-full-disk", file, Bar())
+
+        archive = Archive(cell.config_folder)
+        await restore_at(directory, origin, None, archive, goal, folder=cell.work_folder, progress=Bar())
+    assert cell.stage.checksums("on-full-disk") == cell.stage.checksums()
+
+
+@pytest.mark.chaos
+async def test_received_wal_for_which_there_is_no_room_is_refused_before_it_is_copied(
+    cell: ArchivedCell, parent: Path
+) -> None:
+    received, pg_wal = parent / "received", parent / "pg_wal"
+    for folder in (received, pg_wal):
+        folder.mkdir()
+    with (received / "0000000100000FFF000000FF.partial").open("wb") as file:
+        # None of it is on the disk.
+        file.truncate(shutil.disk_usage(parent).free)
+    with pytest.raises(RequestError, match="bytes of received WAL takes"):
+        await place_received(
+            received, Archive(cell.config_folder), pg_wal, lambda bytes_: check_space_for_received(parent, bytes_, 0)
+        )
+    assert list(pg_wal.iterdir()) == []
+
+
+@pytest.mark.chaos
+def test_received_wal_is_placed_in_a_new_cell_whatever_stays_free_on_its_disk(
+    cell: ArchivedCell, parent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received, data = parent / "received", parent / "data"
+    received.mkdir()
+    (data / "pg_wal").mkdir(parents=True)
+    (data / "recovery.signal").touch()
+    for path in (received, data / "pg_wal"):
+        give_to_postgres(path)
+    file = received / "0000000100000FFF000000FF"
+    file.write_bytes(b"received")
+    give_to_postgres(file)
+    place = ["wal", "place", str(received), "--archive", str(cell.config_folder), "--data-folder", str(data)]
+    monkeypatch.setattr(free_space, "_FREE_LEAST_BYTES", 2**60)
+    assert CliRunner().invoke(main, place).exit_code == 0
+    assert (data / "pg_wal" / file.name).read_bytes() == b"received"
+    with file.open("r+b") as larger:
+        # None of it is on the disk.
+        larger.truncate(2 * shutil.disk_usage(parent).free)
+    refused = CliRunner().invoke(main, place)
+    assert refused.exit_code == 1
+    assert "bytes are free there. Make room there" in refused.output
+    assert not re.search("--work-folder|--free-percent|stay free", refused.output)
 
 
 def test_damage_is_that_of_the_database_and_of_shared_catalogs(tmp_path: Path) -> None:

@@ -113,6 +113,15 @@ def test_the_guard_is_started_by_its_full_path() -> None:
     assert f"ExecStart={_PROGRAM} cell guard" in _GUARD.read_text()
 
 
+@pytest.mark.parametrize(
+    ("data_folder", "writable"),
+    [("/var/lib/postgresql/15/main", "-/var/lib/postgresql/15 -/var/lib/postgresql/15/main"), ("/data", "-/data")],
+)
+def test_the_guard_can_write_to_a_data_folder_that_is_made_anew(data_folder: str, writable: str) -> None:
+    """systemd mounts what it makes writable, so a new folder of the same name would not be."""
+    assert f"\nReadWritePaths={writable}\n" in guard_unit(_PROGRAM, data_folder)
+
+
 @pytest.mark.parametrize("plane", ["data", "control"])
 def test_the_sample_of_the_environment_is_valid(plane: str) -> None:
     variables = parse_environment_file((_SAMPLES / f"{plane}.env").read_text())

@@ -63,15 +63,15 @@ class Receiver:
 
     def adapted(self, command: str, machine: DebianMachine, pki: Path) -> str:
         """A command of the guide with the paths, the port and the roles of this site."""
-        text = command.replace("/srv/received", str(self.received)).replace("/etc/plainsql", str(self.config))
+        text = command.replace("/etc/plainsql/pki", str(pki))
+        text = text.replace("/srv/received", str(self.received)).replace("/etc/plainsql", str(self.config))
         text = text.replace("--stream-from cell-1.example", "--stream-from localhost")
+        text = text.replace("--stream-receiver receiver-1.example", "--stream-receiver localhost")
         text = text.replace("PGHOST=cell-2.example/", f"PGHOST=localhost/; s/^PGPORT=.*/PGPORT={machine.ports[MAIN]}/")
         text = text.replace("plainsql_admin", SUPERUSER)
         if text.startswith("plainsql-server cell files") and "--stream-to" not in text:
             # "With the same options."
-            text += f" --stream-to {self.received} --stream-from localhost"
-        if text.startswith("plainsql-server pki"):
-            text += f" --pki {pki}"
+            text += f" --stream-to {self.received} --stream-from localhost --stream-receiver localhost"
         if text.startswith("plainsql-server wal place"):
             text = text.replace("/var/lib/postgresql/15/main", str(machine.data(MAIN)))
         if text.startswith("plainsql-server wal check"):

@@ -17,21 +17,22 @@ from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.operations.point_in_time.failures import failure_of
+from plainsql_server.operations.point_in_time.free_space import FREE_RATIO
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import RestoredAt, restore_at
 from plainsql_server.operations.restore import RestoreTimes, replace_database, restore_database
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# The value of --at for all that there is.
-LATEST = "latest"
+# Values of --at: all that the cell has written, and all that the archive has of that, which may be less.
+LATEST, ARCHIVED = "latest", "archived"
 
 
-class _TimeOrLatest(click.DateTime):
-    """A time with its zone, or LATEST."""
+class _PointInTime(click.DateTime):
+    """A time with its zone, LATEST or ARCHIVED."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return LATEST if value == LATEST else super().convert(value, param, ctx)
+        return value if value in (LATEST, ARCHIVED) else super().convert(value, param, ctx)
 
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -46,7 +47,12 @@ def archive_option(*, required: bool = False) -> Callable[[Command], Command]:
 
 work_folder_option = click.option(
     "--work-folder", type=_FOLDER, default="/var/tmp", show_default=True, metavar="FOLDER",
-    help="Folder for the spare cluster. It needs room for the database, and the WAL since its backup.",
+    help="Folder for the spare cluster. It needs room for the database and what its cell wrote since the backup.",
+)  # fmt: skip
+
+free_percent_option = click.option(
+    "--free-percent", type=click.IntRange(0, 100), default=round(FREE_RATIO * 100), show_default=True,
+    help="Give up if less of the work folder's disk is free, or less than 1 GiB.",
 )  # fmt: skip
 
 cell_of_archive_option = click.option(
@@ -55,8 +61,9 @@ cell_of_archive_option = click.option(
 
 _OPTIONS = (
     click.option(
-        "--at", type=_TimeOrLatest(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]), metavar="TIME",
-        help="Restore a database as it was then, such as 2027-01-31T12:30:00Z; 'latest' for all that there is.",
+        "--at", type=_PointInTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"]), metavar="TIME",
+        help="Restore a database as it was then, such as 2027-01-31T12:30:00Z; 'latest' as it was last; 'archived' as"
+        " it was at the end of the archive.",
     ),
     click.option("--from", "origin", metavar="NAME-OR-ID", help="With --at: the database that was so."),
     archive_option(),
@@ -65,6 +72,7 @@ _OPTIONS = (
         help="With --at: folder of WAL that was received from the cell and that the archive may lack.",
     ),
     work_folder_option,
+    free_percent_option,
 )  # fmt: skip
 
 
@@ -76,6 +84,7 @@ class PointInTimeOptions(TypedDict):
     archive: Path | None
     received: Path | None
     work_folder: Path
+    free_percent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,8 @@ def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
         archive = Archive(folder.resolve(), received=received.resolve() if received else None)
         try:
             return await restore_at(
-                directory, origin, point, archive, goal, folder=options["work_folder"], progress=bar
+                directory, origin, point, archive, goal, folder=options["work_folder"],
+                free_ratio=options["free_percent"] / 100, may_lack_the_last=at == ARCHIVED, progress=bar,
             )  # fmt: skip
         except Exception as error:
             raise failure_of("The restore", error) from error
@@ -136,16 +146,33 @@ def restore_as_it_was(target: Destination, options: PointInTimeOptions) -> str:
     with Bar() as bar:
         restored = with_directory(work)
     last = f"{restored.last_commit_at:%Y-%m-%d %H:%M:%S.%f} UTC" if restored.last_commit_at else "unknown"
-    shown = (
-        f"at {point.isoformat()}. The last commit of the cell before that" if point else "last. Its cell's last commit"
-    )
     remark(
         f"Restored the database {restored.database.name!r} on the cell {restored.database.cell_name!r} as it was"
-        f" {shown}: {last}."
+        f" {_shown(at)}: {last}."
     )
+    if point is None and not restored.is_whole:
+        remark(_missing(restored.received_until, add_received=received is None))
     if restored.prepared:
         remark(
             f"Prepared transactions that are missing: {restored.prepared}. At that moment, they were neither committed"
             " nor rolled back. Their parts in other databases may be there."
         )
     return restored.database.id
+
+
+def _missing(received_until: datetime | None, *, add_received: bool) -> str:
+    """What may be missing if nothing shows where the WAL of the cell ends."""
+    if received_until is None:
+        hint = " If its WAL was received, add --received." if add_received else ""
+        return f"What the cell may have committed later is not there.{hint}"
+    until = f"{received_until:%Y-%m-%d %H:%M:%S.%f} UTC"
+    return f"All that was received until {until} is there. What the cell acknowledged after that is not."
+
+
+def _shown(at: datetime | str | None) -> str:
+    """What comes before the time of the last commit."""
+    if isinstance(at, datetime):
+        return f"at {at.isoformat()}. The last commit of the cell before that"
+    if at == LATEST:
+        return "last. Its cell's last commit"
+    return "at the end of the archive. The last commit of its cell there"

@@ -56,8 +56,9 @@ def restore_command(
 
     With --at, there is no backup file: the database --from is restored as it was at that time, from the archive of its
     cell (see `plainsql-server cell files --archive-to`), on a machine that has the archive and PostgreSQL. With
-    --replace, DATABASE itself is. `--at latest` restores it as it was last, also if its cell is lost. What was received
-    from the cell (`cell files --stream-to`) and is not archived is in --received.
+    --replace, DATABASE itself is. `--at latest` restores it as it was last, and is refused if its cell can't archive
+    what it wrote last, unless that was received (`cell files --stream-to`) and is in --received. `--at archived`
+    restores what the archive has. Either says when the last commit was.
     """
     _check_usage(
         name, organization, of_directory=of_directory, replace=replace, others=lost or of_another or to is not None

@@ -6,7 +6,7 @@ This module orders the steps between directory and cell, and removes branches wh
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,7 +48,7 @@ async def create(
 
     It fails at once if another branch of the organization, or too many on the cell, are being made, and if the parent
     or all branches are too large. Nothing of a branch that fails is kept. Raises RequestError for an invalid name,
-    ConflictError if it is taken or the parent is not ready, LimitError if it is too large or the tier's limit is
+    ConflictError if it is taken or the parent is not ready, LimitError if it is too large or a limit of the tier is
     reached, and EngineError or InternalError if the cell fails.
     """
     check_database_name(name)
@@ -81,9 +81,9 @@ async def reserve(
     )  # fmt: skip
 
 
-async def give_up(directory: Directory, reserved: DatabaseRecord) -> None:
-    """Lets a branch that was reserved be dropped, which frees its name."""
-    await branches.give_up(directory, reserved.id)
+async def withdraw(directory: Directory, reserved: DatabaseRecord) -> None:
+    """Lets a branch that was reserved, and for which there is no restore, be dropped, which frees its name."""
+    await branches.withdraw(directory, reserved.id)
 
 
 async def expire(directory: Directory) -> int:
@@ -114,6 +114,12 @@ async def _create_on(
 
     names = databases.names_of(branch.parent)
     draft: DatabaseRecord | None = None
+    is_begun = False
+
+    def begin() -> None:
+        nonlocal is_begun
+        is_begun = True
+
     try:
         async with branching.chosen(cell.conninfo, cell.admin_role, names, organization_id, listed) as parent:
             draft = await databases.insert(
@@ -121,19 +127,24 @@ async def _create_on(
                 expires_at=branch.expires_at,
             )  # fmt: skip
             async with _kept(_keep_draft(directory, draft)):
-                await _make(directory, draft, branch.parent, parent, by)
+                await _make(directory, draft, branch.parent, parent, begin=begin, by=by)
     except (Exception, asyncio.CancelledError):
         # Its locks are free by now.
         if draft is not None:
-            await _drop(directory, draft)
+            await _drop(directory, draft, is_begun=is_begun)
         raise
     return await databases.get(directory, draft.id)
 
 
 async def _make(
-    directory: Directory, draft: DatabaseRecord, original: DatabaseRecord, parent: Parent, by: Actor
-) -> None:
-    """Fills the draft and makes it a database, while parent and draft are locked on the cell."""
+    directory: Directory, draft: DatabaseRecord, original: DatabaseRecord, parent: Parent, *,
+    begin: Callable[[], None], by: Actor,
+) -> None:  # fmt: skip
+    """Fills the draft and makes it a database, while parent and draft are locked on the cell.
+
+    Calls `begin` before the cell has work with it: a checkpoint or the copy. Before that, it waits until the parent is
+    not busy.
+    """
 
     @asynccontextmanager
     async def held() -> AsyncIterator[None]:
@@ -148,15 +159,16 @@ async def _make(
                 await branches.release(directory, original)
 
     secret = directory.secrets.open(draft.record_secret, draft.engine_name)
-    await branching.copy(parent, databases.names_of(draft), secret, held)
+    await branching.copy(parent, databases.names_of(draft), secret, held, begin)
     if not await branches.complete(directory, draft, original, by):
         raise ConflictError("wrong_state", f"The database {draft.name!r} was deleted while it was made.")
 
 
-async def _drop(directory: Directory, draft: DatabaseRecord) -> None:
+async def _drop(directory: Directory, draft: DatabaseRecord, *, is_begun: bool) -> None:
     """Drops what there is of a branch that could not be made."""
+    end_claim = branches.give_up if is_begun else branches.withdraw
     try:
-        if await branches.give_up(directory, draft.id):
+        if await end_claim(directory, draft.id):
             await databases.drop(directory, draft)
     except ServiceError:
         # The draft is due soon, so the finisher will drop it. The error of the creation itself matters more.

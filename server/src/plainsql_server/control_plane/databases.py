@@ -18,6 +18,7 @@ from plainsql_server.core.errors import AccessError, ConflictError, EngineError,
 from plainsql_server.core.ids import Kind, new_id
 from plainsql_server.core.names import DATABASE_ID, DATABASE_NAME
 from plainsql_server.directory import cells, databases, organizations
+from plainsql_server.directory.branching.daily_limit import DailyLimit
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
 from plainsql_server.directory.restoring import restores
@@ -271,8 +272,8 @@ async def insert(
     """Records a database in the directory before anything of it exists: one to be created, or a draft for `as_draft_s`.
 
     It goes to the cell with the most room. With `on` it goes to that cell, as a copy that customers do not see unless
-    it is a branch of the database `branch_of`. Raises LimitError if the tier's limit is reached (unless not `counted`),
-    ConflictError if the name is taken.
+    it is a branch of the database `branch_of`. Raises LimitError if a limit of the tier is reached (unless not
+    `counted`), ConflictError if the name is taken.
     """
     organization = await organizations.find_by_id(directory, organization_id)
     if organization is None:
@@ -292,7 +293,8 @@ async def insert(
         branch_of=branch_of,
         expires_at=expires_at,
     )
-    at_most = TIERS[organization.tier].databases if counted else None
+    tier = organization.tier
+    at_most = TIERS[tier].databases if counted else None
     inserted = await databases.insert(
         directory,
         new,
@@ -301,11 +303,12 @@ async def insert(
         by,
         as_draft=as_draft_s > 0,
         audited=on is None or branch_of is not None,
+        branches=DailyLimit(tier, TIERS[tier].branches_per_day) if counted else None,
     )
     if inserted is None:
         raise LimitError(
             "database_limit",
-            f"Database limit reached: the {organization.tier} tier allows {at_most} databases.",
+            f"Database limit reached: the {tier} tier allows {at_most} databases.",
             hint=_how_to_free(await databases.list_(directory, organization_id)),
         )
     return inserted

@@ -9,7 +9,6 @@ measured last. A cell that does not answer is shown as such, and its measures ar
 """
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import Mapping
@@ -31,6 +30,7 @@ from plainsql_server.engine.admin.activity import watching
 from plainsql_server.engine.admin.measures import (
     CellMeasures,
     archive_backup_age_s,
+    disk_space_of,
     measure,
     measure_archiving,
 )
@@ -133,20 +133,19 @@ def _cell(cell: CellRecord, measures: CellMeasures | None, rehearsals: Rehearsal
         stream_lag_bytes=stream.lag_bytes if stream else None,
         stream_lag_s=stream.lag_s if stream else None,
         is_stream_lost=stream.is_lost if stream else None,
-        disk_free_ratio=_disk_free_ratio(cell, measures.data_directory),
+        disk_free_ratio=measures.disk.free_ratio if measures.disk else _disk_free_ratio(cell, measures.data_directory),
     )
 
 
 def _disk_free_ratio(cell: CellRecord, data_directory: str) -> float | None:
-    """The free part of a cell's disk, if it is a disk of this machine."""
+    """The free part of a cell's disk, if it is a disk of this machine. For a cell whose guard does not tell."""
     host = str(conninfo_to_dict(cell.conninfo).get("host") or "/")
     if not host.startswith("/") and host not in _HERE:
         return None
     try:
-        found = os.statvfs(data_directory)
+        return disk_space_of(data_directory).free_ratio
     except OSError:
         return None
-    return found.f_bavail / found.f_blocks if found.f_blocks else None
 
 
 def _first_certificate(file: str) -> bytes:

@@ -17,6 +17,7 @@ from plainsql_server.core.actor import Actor
 from plainsql_server.core.errors import AccessError, ConflictError
 from plainsql_server.core.names import DATABASE_ID
 from plainsql_server.directory import audit
+from plainsql_server.directory.branching.daily_limit import DailyLimit, check_daily_limit
 from plainsql_server.directory.cells import CellState
 from plainsql_server.directory.connection import Directory, DirectoryConnection
 from plainsql_server.directory.sealing.keyring import SCHEME
@@ -24,11 +25,10 @@ from plainsql_server.directory.sealing.neighbours import check_can_seal
 
 _SELECT = """
     SELECT d.id, d.organization_id, d.name, d.state, d.is_default, d.plain AS without_code, d.engine_name,
-           d.record_secret, d.created_at,
+           d.record_secret, d.created_at, d.branch_of, d.expires_at,
            o.engine_name AS owner_role, r.engine_name AS reader_role,
            d.cell_id, c.name AS cell_name, c.conninfo AS cell_conninfo, c.state AS cell_state,
-           coalesce(d.held_until > now(), false) AS is_held, d.restorable_until, d.restores_to,
-           d.branch_of, d.expires_at
+           coalesce(d.held_until > now(), false) AS is_held, d.restorable_until, d.restores_to
     FROM databases d
     JOIN cells c ON c.id = d.cell_id
     JOIN roles o ON o.database_id = d.id AND o.kind = 'owner'
@@ -109,14 +109,14 @@ class NewDatabase:
 
 async def insert(
     directory: Directory, new: NewDatabase, at_most: int | None, claim_s: float, by: Actor, *,
-    as_draft: bool = False, audited: bool = True, adopted: bool = False,
+    as_draft: bool = False, audited: bool = True, adopted: bool = False, branches: DailyLimit | None = None,
 ) -> DatabaseRecord | None:  # fmt: skip
     """Stores a database in state creating. It becomes the organization's default if there is none yet.
 
     For `claim_s`, only its creator may finish it; or fill it, if it is a draft (`directory/drafts.py`). Returns None,
     and stores nothing, if the organization already has `at_most` databases. One that is `adopted` exists on its cell
-    and may contain code. Raises ConflictError if the name is taken, and `key_missing` if its secret can't be sealed as
-    others are.
+    and may contain code. Raises ConflictError if the name is taken, LimitError if it is a branch and the organization
+    has made all that `branches` allows, and `key_missing` if its secret can't be sealed as others are.
     """
     async with directory.connection() as connection, connection.transaction():
         await check_can_seal(connection, directory.secrets, by)
@@ -124,12 +124,13 @@ async def insert(
         await _lock_organization(connection, new.organization_id)
         if at_most is not None and await _count(connection, new.organization_id) >= at_most:
             return None
+        if branches is not None and new.branch_of is not None:
+            await check_daily_limit(connection, new.organization_id, branches)
         await _insert_rows(connection, new, claim_s, directory.secrets.new(new.engine_name))
         if as_draft:
             draft = """
                 UPDATE databases SET state = 'deleting', is_default = false, plain = false,
-                    held_until = CASE WHEN branch_of IS NOT NULL THEN work_after END
-                WHERE id = %s
+                    held_until = CASE WHEN branch_of IS NOT NULL THEN work_after END WHERE id = %s
             """
             await connection.execute(draft, (new.id,))
         if adopted:
@@ -172,8 +173,8 @@ async def find_by_engine_name(directory: Directory, engine_name: str) -> Databas
 async def content_since(directory: Directory, database_id: str) -> datetime:
     """Since when the database has its content on its cell: since it was created, filled, replaced or moved."""
     async with directory.connection() as connection:
-        found = await connection.execute("SELECT content_since FROM databases WHERE id = %s", (database_id,))
-        row = await found.fetchone()
+        statement = "SELECT content_since FROM databases WHERE id = %s"
+        row = await (await connection.execute(statement, (database_id,))).fetchone()
     assert row is not None
     since: datetime = row["content_since"]
     return since
@@ -451,8 +452,7 @@ async def _get(connection: DirectoryConnection, database_id: str) -> DatabaseRec
 async def _count(connection: DirectoryConnection, organization_id: str) -> int:
     counted = f"SELECT count(*) AS n FROM databases d WHERE organization_id = %s AND state <> 'deleted' AND {_NO_COPY}"
     row = await (await connection.execute(counted, (organization_id,))).fetchone()
-    assert row is not None
-    return int(row["n"])
+    return int(row["n"]) if row else 0
 
 
 async def _insert_rows(connection: DirectoryConnection, new: NewDatabase, claim_s: float, secret: str) -> None:

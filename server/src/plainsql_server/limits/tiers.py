@@ -34,6 +34,8 @@ class Limits:
     stream_life_ms: int
     concurrent_statements: int
     databases: int | None
+    # With those that were deleted. For each, the cell copies up to 2 GiB.
+    branches_per_day: int
 
 
 _FREE = Limits(
@@ -50,6 +52,7 @@ _FREE = Limits(
     stream_life_ms=60_000,
     concurrent_statements=8,
     databases=3,
+    branches_per_day=20,
 )
 
 _STANDARD = Limits(
@@ -66,6 +69,7 @@ _STANDARD = Limits(
     stream_life_ms=600_000,
     concurrent_statements=64,
     databases=100,
+    branches_per_day=200,
 )
 
 _DEDICATED = Limits(
@@ -82,6 +86,7 @@ _DEDICATED = Limits(
     stream_life_ms=3_600_000,
     concurrent_statements=512,
     databases=None,
+    branches_per_day=1_000,
 )
 
 TIERS: Mapping[str, Limits] = MappingProxyType({"free": _FREE, "standard": _STANDARD, "dedicated": _DEDICATED})

@@ -18,14 +18,14 @@ from plainsql_server.directory.restoring.workers import worker_ages_s
 from plainsql_server.directory.sharing.processes import members
 from plainsql_server.directory.upkeep.rehearsal_record import rehearsal_states
 from plainsql_server.engine.admin.activity import view, watching
-from plainsql_server.engine.admin.cell import TEMPLATE, TENANTS_ROLE
+from plainsql_server.engine.admin.cell import DISK_FILE, TEMPLATE, TENANTS_ROLE
 from plainsql_server.engine.admin.examining import CellFacts, examine
 from plainsql_server.engine.admin.measures import CellMeasures, measure
 from plainsql_server.engine.pool.health import PROBE_ROLE, check_cell
 from plainsql_server.engine.pool.share import FIRST_CONNECTIONS, OTHER_CONNECTIONS, share_of
 from plainsql_server.operations.check_certificates import cell_keys
 from plainsql_server.operations.check_directory import clock, fix_for
-from plainsql_server.operations.check_machine import disk
+from plainsql_server.operations.check_machine import disk, disk_of
 from plainsql_server.operations.check_replicas import hidden, standbys
 from plainsql_server.operations.files.machine_memory import machine_memory_bytes
 from plainsql_server.operations.files.sizing import GIB, locks_per_transaction, max_connections, shortest_naptime_s
@@ -92,14 +92,28 @@ async def _cell(target: Target, directory: Directory, cell: CellRecord, processe
         findings += cell_upkeep.certificates(check, cell.conninfo, measures)
         findings += await _archive(check, directory, cell, facts, measures)
         findings += cell_stream.stream(check, measures.stream)
+        findings += cell_stream.receiver_login(check, facts.receiver)
         findings += await _workers(check, directory, cell)
         findings += cell_upkeep.transaction_ids(check, measures)
         if _is_here(cell):
             findings += cell_upkeep.machine(check, facts.settings["data_directory"])
     if _is_here(cell):
-        found = disk(check, facts.settings["data_directory"], target.disk_free_percent)
-        findings += [*([found] if found else []), *machine_size(check, facts)]
+        findings += machine_size(check, facts)
+    findings += _disk(check, cell, measures, target.disk_free_percent)
     return findings
+
+
+def _disk(check: str, cell: CellRecord, measures: CellMeasures, free_percent: float) -> Iterator[Finding]:
+    if measures.disk is not None:
+        yield disk(check, measures.data_directory, measures.disk, free_percent)
+        return
+    if _is_here(cell) and (found := disk_of(check, measures.data_directory, free_percent)) is not None:
+        yield found
+    yield warning(
+        check, "What is free on its disk is not known to the control plane, so no branches can be made.",
+        "Start `plainsql-server cell guard` on its machine, or read its log: `cell files` writes a unit that lets it"
+        f" write the file {DISK_FILE}. A cell with CloudNativePG has no guard, and makes no branches.",
+    )  # fmt: skip
 
 
 async def _archive(

@@ -5,7 +5,6 @@ Certificates are in `check_certificates.py`.
 
 import contextlib
 import errno
-import os
 import resource
 import socket
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path
 from psycopg.conninfo import conninfo_to_dict
 
 from plainsql_server.core.errors import RequestError
+from plainsql_server.engine.admin.measures import DiskSpace, disk_space_of
 from plainsql_server.operations.asking import AskingError, get
 from plainsql_server.operations.findings import Finding, Target, broken, good, warning
 from plainsql_server.operations.programs import find_program
@@ -129,15 +129,19 @@ async def programs(_: Target) -> AsyncIterator[Finding]:
             yield warning("programs", error.message, error.hint or "")
 
 
-def disk(check: str, path: str, free_percent: float) -> Finding | None:
+def disk_of(check: str, path: str, free_percent: float) -> Finding | None:
     """Check the free space on a folder's disk. Returns None if the folder is not on this machine."""
     try:
-        found = os.statvfs(path)
+        space = disk_space_of(path)
     except OSError:
         return None
-    free = 100 * found.f_bavail / found.f_blocks if found.f_blocks else 100.0
-    free_gb = found.f_bavail * found.f_frsize / 1e9
-    summary = f"The disk of {path} has {free:.0f} % free ({free_gb:.1f} GB)"
+    return disk(check, path, space, free_percent)
+
+
+def disk(check: str, path: str, space: DiskSpace, free_percent: float) -> Finding:
+    """Check the free space on the disk of a cell's data folder, which may be on another machine."""
+    free = 100 * space.free_ratio if space.total_bytes else 100.0
+    summary = f"The disk of {path} has {free:.0f} % free ({space.free_bytes / 1e9:.1f} GB)"
     if free >= free_percent:
         return good(check, f"{summary}.")
     grade = broken if free < free_percent / 2 else warning

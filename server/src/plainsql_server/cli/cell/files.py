@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from plainsql_server.cli.archive_key import make_key
+from plainsql_server.cli.made_secrets import make_key, make_login
 from plainsql_server.cli.output import remark
 from plainsql_server.cli.setup.program import own_program, program_option
 from plainsql_server.operations.files.archive import ArchiveConfig
@@ -85,6 +85,10 @@ _OPTIONS = (
         help="With --archive-to: let another machine receive the WAL as it is written, to this folder.",
     ),
     click.option("--stream-from", metavar="HOST", help="With --stream-to: how the receiver reaches the cell."),
+    click.option(
+        "--stream-receiver", default="all", show_default=True, metavar="ADDRESS",
+        help="With --stream-to: address, network or name that the receiver connects from.",
+    ),
 )  # fmt: skip
 
 
@@ -108,6 +112,7 @@ class FileOptions(TypedDict):
     archive_port: int
     stream_to: str | None
     stream_from: str | None
+    stream_receiver: str
 
 
 def file_options(command: Command) -> Command:
@@ -131,8 +136,9 @@ def files_command(**options: Unpack[FileOptions]) -> None:
     for a nightly rehearsal of a restore, and for restores that customers ask for; the last two read
     /etc/plainsql/backup.env. The settings take effect when PostgreSQL is restarted.
 
-    With --stream-to, the role plainsql_stream can receive the WAL and do nothing else, and stream/ has the units and
-    the environment of the machine that receives it: docs/backups.md.
+    With --stream-to, the role plainsql_stream can receive the WAL, with a password, and can log in to no database.
+    stream/ has that password, which is made once, what makes the role, and the units and the environment of the machine
+    that receives the WAL. It needs no certificate, which would open the customers' databases: docs/backups.md.
 
     A quarter of the memory is for connections. If standbys follow this server, raise max_connections on them first:
     a standby stops following a server that allows more connections than it does.
@@ -148,7 +154,8 @@ def texts_of(options: FileOptions) -> dict[str, str]:
         settings = {**(archive.settings() if archive else {}), **(stream.settings() if stream else {})}
         config = CellConfig(
             options["admin_role"], options["socket_directory"], tls, options["listen_addresses"],
-            options["networks"], memory_bytes(options["memory_gib"]), settings, is_streamed=stream is not None,
+            options["networks"], memory_bytes(options["memory_gib"]), settings,
+            receiver=stream.receiver if stream else None,
         )  # fmt: skip
         # The map comes before the rules that use it: after an interruption in between, the admin role can log in.
         return {
@@ -185,7 +192,7 @@ def _stream_of(options: FileOptions) -> StreamConfig | None:
         return None
     if folder is None or host is None or archive is None:
         raise ValueError("--stream-to and --stream-from belong together, and need --archive-to.")
-    return StreamConfig(folder, host, options["archive_port"], archive.config_folder)
+    return StreamConfig(folder, host, options["archive_port"], archive.config_folder, options["stream_receiver"])
 
 
 def write_files(options: FileOptions, texts: dict[str, str]) -> None:
@@ -194,6 +201,8 @@ def write_files(options: FileOptions, texts: dict[str, str]) -> None:
     placed = [place_file(folder / name, text) for name, text in texts.items()]
     if options["archive_to"] is not None:
         make_key(folder)
+    if options["stream_to"] is not None:
+        make_login(folder)
     remark(f"Wrote {', '.join(texts)} to {folder}.")
     for each in placed:
         if each.kept:

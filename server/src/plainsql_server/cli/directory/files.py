@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from plainsql_server.cli.archive_key import make_key
+from plainsql_server.cli.made_secrets import make_key
 from plainsql_server.cli.output import remark
 from plainsql_server.operations.files.archive import DIRECTORY_ARCHIVE, ArchiveConfig
 from plainsql_server.operations.files.placing import place_file

@@ -9,6 +9,7 @@ from plainsql_server.cli.point_in_time import (
     archive_option,
     cell_of_archive,
     cell_of_archive_option,
+    free_percent_option,
     work_folder_option,
 )
 from plainsql_server.cli.restore import times_of
@@ -41,13 +42,12 @@ def list_command(last: int, as_json: bool) -> None:
 @restores_command.command("work")
 @archive_option(required=True)
 @work_folder_option
+@free_percent_option
 @cell_of_archive_option
 @click.option("--longest-minutes", type=click.IntRange(min=1), default=120, show_default=True,
               help="Give up a restore that takes longer.")  # fmt: skip
-@click.option("--free-percent", type=click.IntRange(0, 100), default=10, show_default=True,
-              help="Give up a restore if less of the work folder's disk is free.")  # fmt: skip
 def work_command(
-    archive: Path, work_folder: Path, cell_name: str | None, longest_minutes: int, free_percent: int
+    archive: Path, work_folder: Path, free_percent: int, cell_name: str | None, longest_minutes: int
 ) -> None:
     """Carry out restores from the archive of a cell, one after the other, until it is ended. Meant for a service.
 

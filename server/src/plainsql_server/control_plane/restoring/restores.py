@@ -8,13 +8,14 @@ archive, and the key that it is encrypted with, are where a worker of the cell r
 (`operations/point_in_time/worker.py`).
 """
 
+import asyncio
 from datetime import datetime
 
 from plainsql_server.control_plane import branches
 from plainsql_server.control_plane.branches import NewBranch
 from plainsql_server.core.actor import Actor
 from plainsql_server.core.clock import now
-from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, RequestError, ServiceError
+from plainsql_server.core.errors import AccessError, ConflictError, EngineError, LimitError, RequestError
 from plainsql_server.directory import databases
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.databases import DatabaseRecord, DatabaseState
@@ -70,8 +71,8 @@ async def request_branch(
     made = await branches.reserve(directory, parent.organization_id, name, branch, by, reserved_s=RESERVED_S)
     try:
         return await _insert(directory, parent, made, point, by)
-    except ServiceError:
-        await branches.give_up(directory, made)
+    except (Exception, asyncio.CancelledError):
+        await branches.withdraw(directory, made)
         raise
 
 

@@ -56,6 +56,15 @@ async def give_up(directory: Directory, branch_id: str) -> bool:
         return (await connection.execute(statement, (branch_id,))).rowcount == 1
 
 
+async def withdraw(directory: Directory, branch_id: str) -> bool:
+    """The same for a branch that was no work for its cell: it does not count for the daily limit (`daily_limit.py`)."""
+    statement = f"""
+        UPDATE databases SET work_after = now(), held_until = NULL, branch_of = NULL WHERE id = %s AND {_IS_DRAFT}
+    """
+    async with directory.connection() as connection:
+        return (await connection.execute(statement, (branch_id,))).rowcount == 1
+
+
 async def complete(directory: Directory, branch: DatabaseRecord, parent: DatabaseRecord, by: Actor) -> bool:
     """Makes the draft a ready database, which may contain code if its parent may.
 

@@ -41,9 +41,10 @@ _TABLES = """
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', 'plainsql')
 """
 _FORCED = """
-    SELECT c.oid::regclass::text FROM pg_class c
-    WHERE c.relrowsecurity AND c.relforcerowsecurity ORDER BY 1 LIMIT 3
+    SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relrowsecurity AND c.relforcerowsecurity ORDER BY 1, 2
 """
+_SHOWN = 3
 _LOCKS = """
     SELECT current_setting('max_locks_per_transaction')::int
          * (current_setting('max_connections')::int + current_setting('max_prepared_transactions')::int)
@@ -78,12 +79,13 @@ async def frozen(
     """Holds an exported snapshot of a database during the block: a safe one if available within the time limit.
 
     If the cluster is ours alone, so that nobody writes to the database, any snapshot is safe. None is waited for then:
-    what is prepared in other databases would never end. Also creates the role that the dump logs in as.
+    what is prepared in other databases would never end. There, row security is forced on no table any more; a dump of
+    the snapshot shows where it was. Also creates the role that the dump logs in as.
 
     Raises RequestError if the owner could not dump everything, LimitError if a dump would take too many locks.
     """
     async with admin_connection(conninfo, admin_role, database, BACKUP + KEEPER) as connection:
-        await check_dumpable(connection)
+        await (_check_locks(connection) if is_ours else check_dumpable(connection))
         await create_backup_role(connection, owner_role)
         # This connection is idle in its transaction while the dump runs.
         await connection.execute("SET idle_in_transaction_session_timeout = 0")
@@ -91,6 +93,8 @@ async def frozen(
         tables = dict(await (await connection.execute(_TABLES)).fetchall())
         exported = await (await connection.execute("SELECT pg_export_snapshot()")).fetchone()
         assert exported is not None
+        if is_ours:
+            await _end_forced_row_security(connection, backup_conninfo(conninfo, database, owner_role), owner_role)
         yield Frozen(connection, exported[0], tables, is_serial)
 
 
@@ -182,10 +186,33 @@ async def _check_locks(connection: AsyncConnection) -> None:
 
 
 async def _check_row_security(connection: AsyncConnection) -> None:
-    forced = [name for (name,) in await (await connection.execute(_FORCED)).fetchall()]
+    forced = await (await connection.execute(_FORCED)).fetchall()
     if forced:
+        shown = ", ".join(f"{schema}.{name}" for schema, name in forced[:_SHOWN])
         raise RequestError(
             "row_security_forced",
-            f"FORCE ROW LEVEL SECURITY is set on {', '.join(forced)}, so a backup could miss rows.",
+            f"FORCE ROW LEVEL SECURITY is set on {shown}, so a backup could miss rows.",
             hint="The customer can remove it: ALTER TABLE … NO FORCE ROW LEVEL SECURITY.",
         )
+
+
+async def _end_forced_row_security(connection: AsyncConnection, conninfo: str, owner_role: str) -> None:
+    """Let the owner read its tables, as the owner, who could always do so. No policy is evaluated, now or by a dump.
+
+    A dump reads the tables' definitions as of its snapshot, so it has FORCE ROW LEVEL SECURITY where that was, and a
+    restore sets it again. What PostgreSQL filters is decided by what is set when it reads the rows.
+    """
+    forced = await (await connection.execute(_FORCED)).fetchall()
+    if not forced:
+        return
+    try:
+        async with await AsyncConnection.connect(conninfo, autocommit=True) as owner:
+            await owner.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(owner_role)))
+            for table in forced:
+                await owner.execute(
+                    sql.SQL("ALTER TABLE {} NO FORCE ROW LEVEL SECURITY").format(sql.Identifier(*table))
+                )
+    except psycopg.Error as error:
+        raise RequestError(
+            "row_security_forced", f"FORCE ROW LEVEL SECURITY can't be removed: {described(error)}"
+        ) from error

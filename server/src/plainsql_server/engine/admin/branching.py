@@ -1,7 +1,7 @@
 """Makes a tenant's database from another one of the same customer, by PostgreSQL's template copy.
 
     async with chosen(cell.conninfo, cell.admin_role, names_of(parent), customer_id, branches) as parent:
-        await copy(parent, names_of(branch), secret, held)
+        await copy(parent, names_of(branch), secret, held, begin)
 
 CREATE DATABASE copies everything as it is, and so with the parent's roles. `hand_over` then gives everything to the
 branch's own roles, in one transaction that runs none of the tenant's code (docs/decisions/0031-branches.md). Until it
@@ -9,7 +9,6 @@ has committed, no tenant can connect to the copy. A copy that fails is never com
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -25,6 +24,7 @@ from plainsql_server.engine.admin.backups import BACKUP, KEEPER, MOVE, RESTORE
 from plainsql_server.engine.admin.cell import MAINTENANCE_DATABASE
 from plainsql_server.engine.admin.hand_over import hand_over
 from plainsql_server.engine.admin.hardening import pins
+from plainsql_server.engine.admin.measures import KEPT_FREE_RATIO, disk_space
 from plainsql_server.engine.admin.provisioning import EngineNames, admin_connection, backup_role_of, try_lock
 
 # The largest database that can be branched, which bounds how long its requests wait, and how large all branches of a
@@ -32,8 +32,8 @@ from plainsql_server.engine.admin.provisioning import EngineNames, admin_connect
 MAX_PARENT_BYTES = 2 * 1024**3
 MAX_BRANCHES_BYTES = 8 * 1024**3
 
-# A copy takes no more than a quarter of what is free on the disk: others may be made at the same time, and what all
-# tenants of the cell write needs room, too.
+# A copy takes no more than a quarter of what is free on the disk: others may be made at the same time. And it leaves
+# KEPT_FREE_RATIO of the disk free, for what all tenants of the cell write: below that, `doctor` warns.
 _PART_OF_FREE = 4
 
 # Up to this size, the copy goes through the WAL, which takes no checkpoint. Above, files are copied, between two
@@ -46,10 +46,8 @@ _CREATION_WAITS_S = 0.5
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 _LOOK_EVERY_S = 0.005
 _RETRY_AFTER_MS = 5_000
+_UNKNOWN_RETRY_AFTER_MS = 60_000
 
-# PostgreSQL has no function that tells what is free on the disk of its data folder, in which a backend runs.
-_DISK = "COPY pg_temp.disk FROM PROGRAM 'df -Pk . | tail -n 1'"
-_FREE_KB = re.compile(r"\s(\d+)\s+\d+%\s")
 _SIZES = "SELECT datname, pg_database_size(oid) FROM pg_database WHERE datname = ANY(%s)"
 _EDITION = "SELECT coalesce(shobj_description(oid, 'pg_database'), 'unknown') FROM pg_database WHERE datname = %s"
 _CLONE = """
@@ -82,6 +80,8 @@ _BELONGS_TO = """
     WHERE d.datname = %s AND s.refclassid = 'pg_authid'::regclass AND r.rolname = ANY(%s)
 """
 
+Held = Callable[[], AbstractAsyncContextManager[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Parent:
@@ -102,8 +102,8 @@ async def chosen(
     """Locks a database for a copy, during the block, unless something speaks against one; and waits for nothing.
 
     `branches` lists those that the customer has on the cell. Raises LimitError if they or the database are too large,
-    and EngineError if the customer has another branch made, if someone else works on the database, or if the cell is
-    unavailable.
+    and EngineError if the customer has another branch made, if someone else works on the database, if it is not known
+    what is free on the cell's disk, or if the cell is unavailable.
     """
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         if not await try_lock(cell, f"branches of {customer_id}"):
@@ -115,23 +115,25 @@ async def chosen(
 
 
 async def check_sizes(conninfo: str, admin_role: str, parent: EngineNames, branches: Sequence[str]) -> None:
-    """Raises LimitError if the database, or it and all branches, are too large for another branch."""
+    """Raises LimitError if the database, or it and all branches, are too large for another branch, or its disk is full.
+
+    Raises EngineError if it is not known what is free on the cell's disk, or if the cell is unavailable.
+    """
     async with admin_connection(conninfo, admin_role, MAINTENANCE_DATABASE) as cell:
         await _check_sizes(cell, parent, branches)
 
 
-async def copy(
-    parent: Parent, names: EngineNames, record_secret: str, held: Callable[[], AbstractAsyncContextManager[None]]
-) -> None:
+async def copy(parent: Parent, names: EngineNames, record_secret: str, held: Held, begin: Callable[[], None]) -> None:
     """Makes the branch with its two login roles, and lets them connect. Must be called once for these names.
 
     `held` holds the requests to the parent during a block, and raises an error if the parent must not be copied now.
-    The branch is locked until the end of the block of `chosen`. Raises EngineError if the cell is unavailable or the
-    parent stays busy, LimitError if the cell's disk is full, and InternalError if a statement fails.
+    `begin` is called when the cell is about to have work with the copy. The branch is locked until the end of the block
+    of `chosen`. Raises EngineError if the cell is unavailable or the parent stays busy, LimitError if its disk is full,
+    and InternalError if a statement fails.
     """
     if not await try_lock(parent.cell, names.database):
         raise InternalError(f"someone else works on the branch {names.database}")
-    edition = await _copy(parent, names, held)
+    edition = await _copy(parent, names, held, begin)
     async with admin_connection(*parent.admin, names.database) as database:
         await hand_over(database, parent.names, names, record_secret, edition)
     await _check_own(parent, names)
@@ -159,33 +161,33 @@ async def _check_sizes(cell: AsyncConnection, parent: EngineNames, branches: Seq
             f"Your branches would have {together:,} bytes; together, they may have {MAX_BRANCHES_BYTES:,} bytes.",
             "Delete a branch permanently.",
         )
-    free_bytes = await _free_bytes(cell)
-    if free_bytes is not None and size_bytes * _PART_OF_FREE > free_bytes:
-        raise _too_large(
-            f"The database has {size_bytes:,} bytes, and its server has no room for a copy of it.",
-            internal_context=f"{free_bytes:,} bytes are free there, and must be {size_bytes * _PART_OF_FREE:,}.",
-        )
+    await _check_room(cell, int(size_bytes))
     return int(size_bytes)
 
 
-async def _free_bytes(cell: AsyncConnection) -> int | None:
-    """What is free on the cell's disk; None if it can't tell."""
-    try:
-        async with cell.transaction(force_rollback=True):
-            await cell.execute("CREATE TEMP TABLE disk (line text)")
-            await cell.execute(_DISK)
-            found = await (await cell.execute("SELECT line FROM pg_temp.disk")).fetchone()
-    except psycopg.DatabaseError:
-        return None
-    match = _FREE_KB.search(found[0]) if found else None
-    return int(match[1]) * 1024 if match else None
+async def _check_room(cell: AsyncConnection, size_bytes: int) -> None:
+    """Raises LimitError if a copy of so many bytes has no room on the cell's disk, EngineError if that is not known."""
+    space = await disk_space(cell)
+    if space is None:
+        raise EngineError(
+            "creation_unavailable", "No branches can be made on the server that holds the database at the moment.",
+            retryable=True, retry_after_ms=_UNKNOWN_RETRY_AFTER_MS,
+            internal_context="What is free on the cell's disk is not known: `plainsql-server doctor` says why.",
+        )  # fmt: skip
+    kept_bytes = int(space.total_bytes * KEPT_FREE_RATIO)
+    needed_bytes = max(size_bytes * _PART_OF_FREE, size_bytes + kept_bytes)
+    if needed_bytes > space.free_bytes:
+        raise _too_large(
+            f"The database has {size_bytes:,} bytes, and its server has no room for a copy of it.",
+            internal_context=f"{space.free_bytes:,} bytes are free there, and must be {needed_bytes:,}.",
+        )
 
 
 def _too_large(message: str, hint: str | None = None, *, internal_context: str | None = None) -> LimitError:
     return LimitError("branch_too_large", message, hint=hint, internal_context=internal_context)
 
 
-async def _copy(parent: Parent, names: EngineNames, held: Callable[[], AbstractAsyncContextManager[None]]) -> str:
+async def _copy(parent: Parent, names: EngineNames, held: Held, begin: Callable[[], None]) -> str:
     """Makes a copy that only superusers can connect to. Returns the parent's version of privileges and functions."""
     cell = parent.cell
     await provisioning.create_roles(cell, names)
@@ -193,7 +195,7 @@ async def _copy(parent: Parent, names: EngineNames, held: Callable[[], AbstractA
     edition = "unknown" if found is None else str(found[0])
     await cell.execute(_CLONE)
     try:
-        await _copy_when_quiet(parent, names, held)
+        await _copy_when_quiet(parent, names, held, begin)
     except psycopg.errors.DiskFull as error:
         raise _too_large("The server that holds the database has no room for a copy of it.") from error
     # A new database allows CONNECT to PUBLIC, so it disallows all connections until that is revoked. The mark is there
@@ -212,9 +214,7 @@ async def _check_own(parent: Parent, names: EngineNames) -> None:
         raise InternalError(f"the copy {names.database} still has something of its parent's roles")
 
 
-async def _copy_when_quiet(
-    parent: Parent, names: EngineNames, held: Callable[[], AbstractAsyncContextManager[None]]
-) -> None:
+async def _copy_when_quiet(parent: Parent, names: EngineNames, held: Held, begin: Callable[[], None]) -> None:
     """Runs the creation at a moment without statements in the parent. Requests are held for no more than that."""
     strategy = "WAL_LOG" if parent.size_bytes <= _WAL_LOG_BYTES else "FILE_COPY"
     creation = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY {} ALLOW_CONNECTIONS false").format(
@@ -223,6 +223,7 @@ async def _copy_when_quiet(
     is_flushed = strategy == "WAL_LOG"
     for pause_s in (*_PAUSES_S, 0.0):
         if not await _is_busy(parent):
+            begin()
             if not is_flushed:
                 # CREATE DATABASE begins with a checkpoint, which is short if there has just been one.
                 await parent.cell.execute("CHECKPOINT")

@@ -18,3 +18,6 @@ TEMPLATE = "plainsql_template"
 
 # The database for administrative connections. Tenants cannot connect to it.
 MAINTENANCE_DATABASE = "postgres"
+
+# The file in a cell's data folder that says how much is free on its disk: free and all bytes, and the end of the line.
+DISK_FILE = "plainsql_disk"

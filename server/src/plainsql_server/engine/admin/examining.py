@@ -11,7 +11,7 @@ from plainsql_server.engine.admin import extensions, login_rules, tenants_group
 from plainsql_server.engine.admin.activity import rows
 from plainsql_server.engine.admin.cell import STREAM_ROLE, TEMPLATE
 from plainsql_server.engine.admin.extensions import AllowedExtension
-from plainsql_server.engine.admin.login_rules import Admission
+from plainsql_server.engine.admin.login_rules import Admission, ReceiverRules
 from plainsql_server.engine.admin.provisioning import VERSION_FLOOR
 from plainsql_server.engine.pool.health import PROBE_ROLE
 
@@ -79,6 +79,8 @@ class CellFacts:
     admitted: list[Admission] = field(default_factory=list)
     # Tenants' roles that pg_hba.conf does not admit, because they are not in the group.
     ungrouped: list[str] = field(default_factory=list)
+    # How it admits the receiver of the WAL. None: there is none.
+    receiver: ReceiverRules | None = None
 
     @property
     def version_text(self) -> str:
@@ -119,6 +121,7 @@ async def examine(connection: AsyncConnection) -> CellFacts:
         open_network=[f"line {row['line_number']}: {row['rule']}" for row in await rows(connection, _OPEN_NETWORK)],
         admitted=await login_rules.admissions(connection),
         ungrouped=await tenants_group.missing(connection),
+        receiver=await login_rules.receiver_rules(connection),
         still_slots={row["slot_name"]: row["kept_bytes"] or 0 for row in slots},
         extensions=await extensions.allowed(connection),
     )

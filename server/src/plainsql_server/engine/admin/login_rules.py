@@ -1,6 +1,7 @@
-"""Finds powerful roles that a cell's pg_hba.conf admits on trust.
+"""Finds powerful roles that a cell's pg_hba.conf admits on trust, and how it admits the receiver of the WAL.
 
     for admission in await admissions(connection): ...
+    rules = await receiver_rules(connection)
 
 On trust means: without a password, and without a certificate that has the role's name. The holder of any certificate of
 the service's authority can then log in as such a role. PostgreSQL itself compares the names with the rules, because
@@ -11,14 +12,18 @@ so a role that is named like a keyword counts as the keyword.
 import ipaddress
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from psycopg import AsyncConnection
 
 from plainsql_server.engine.admin.activity import rows
+from plainsql_server.engine.admin.cell import STREAM_ROLE
 
-# The rule's file and number exist from PostgreSQL 16 on, and so do regular expressions in names.
-_RULES = """
+# The order in which PostgreSQL looks at the rules. Their file and number exist from version 16 on, and so do regular
+# expressions in names. A line number is that in its file, which others may include.
+_IN_ORDER = "ORDER BY (to_jsonb(rule) ->> 'rule_number')::int, rule.line_number"
+_RULES = f"""
     WITH RECURSIVE powerful AS (
         SELECT oid, rolname, rolsuper, rolreplication FROM pg_roles
         WHERE rolcanlogin AND (rolsuper OR rolcreaterole OR rolreplication OR rolbypassrls)
@@ -48,8 +53,13 @@ _RULES = """
                        ELSE true END)
                ORDER BY p.rolname
            ) AS powerful
-    FROM pg_hba_file_rules AS rule WHERE rule.error IS NULL
-    ORDER BY (to_jsonb(rule) ->> 'rule_number')::int, rule.line_number
+    FROM pg_hba_file_rules AS rule WHERE rule.error IS NULL {_IN_ORDER}
+"""
+# PostgreSQL takes the first rule that fits. Those for the socket are for the machine's own users.
+_RECEIVER = f"""
+    SELECT user_name AS roles, database AS databases, address, auth_method AS method FROM pg_hba_file_rules AS rule
+    WHERE error IS NULL AND type LIKE 'host%%' AND EXISTS (SELECT FROM pg_roles WHERE rolname = %s)
+    {_IN_ORDER}
 """
 # What asks for nothing that shows who the role is. (`cert` compares the certificate's name.)
 _ON_TRUST = "trust"
@@ -64,6 +74,35 @@ class Admission:
     line: int
     rule: str
     roles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverRules:
+    """How pg_hba.conf admits the receiver of the WAL."""
+
+    has_certificate: bool
+    """Whether it logs in with a certificate. Any certificate of the service's authority opens tenants' databases."""
+    is_kept_out: bool
+    """Whether the role is rejected for all databases before any other role is admitted."""
+
+
+async def receiver_rules(connection: AsyncConnection) -> ReceiverRules | None:
+    """Those of the cell; None if it has no role for a receiver, or admits it nowhere. Raises psycopg's errors."""
+    return find_receiver(await rows(connection, _RECEIVER, STREAM_ROLE))
+
+
+def find_receiver(rules: Sequence[dict[str, Any]]) -> ReceiverRules | None:
+    """From the rules for the network in their order."""
+    own = [rule for rule in rules if rule["roles"] == [STREAM_ROLE]]
+    admitting = [rule for rule in own if "replication" in rule["databases"] and rule["method"] != "reject"]
+    if not admitting:
+        return None
+    # The first rules, as long as they are for this role alone.
+    first = list(takewhile(lambda rule: rule["roles"] == [STREAM_ROLE], rules))
+    is_kept_out = any(
+        rule["method"] == "reject" and "all" in rule["databases"] and rule["address"] == "all" for rule in first
+    )
+    return ReceiverRules(any(rule["method"] != "scram-sha-256" for rule in admitting), is_kept_out)
 
 
 async def admissions(connection: AsyncConnection) -> list[Admission]:

@@ -5,20 +5,34 @@
     async with directory.connection() as connection:
         print(await measure_archiving(connection))
 
-`doctor` and the control plane's metrics use it. For a cell, it takes three short queries of PostgreSQL's own views, a
-fourth one if the cell archives its WAL, and reads no tenant's objects.
+`doctor` and the control plane's metrics use it. For a cell, it takes at most six short queries of PostgreSQL's own
+views and of the guard's file, and reads no tenant's objects.
 """
 
+import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
 from plainsql_server.core.clock import now
 from plainsql_server.engine.admin.activity import rows
-from plainsql_server.engine.admin.cell import STREAM_ROLE
+from plainsql_server.engine.admin.cell import DISK_FILE, STREAM_ROLE
+
+# What docs/backups.md promises: if a machine is lost, so is what was acknowledged in this time before, at most.
+# `doctor` and the alerts warn beyond it. A healthy cell or directory stays below: it closes a file of the WAL after
+# 50 s, and archives it within seconds; a receiver is a fraction of a second behind. The alerts wait for two minutes:
+# after a burst of writes, both catch up by themselves.
+ARCHIVE_WITHIN_S = 60.0
+STREAM_WITHIN_S = 5.0
+
+# What stays free on a disk, for what others write there.
+KEPT_FREE_RATIO = 0.1
 
 # The columns of ArchivingMeasures that every role may read.
 _ARCHIVER = """
@@ -137,6 +151,35 @@ _CERTIFICATE = """
 """
 
 
+# PostgreSQL can't tell what is free on its disk. If it is not this machine's, `cell guard` writes the figure to a file
+# in the data folder. PostgreSQL runs no program for this.
+#
+# The file is written every ten seconds. A figure that is older says nothing about now.
+DISK_MAX_AGE_S = 60.0
+_DISK_FOLDER = """
+    SELECT current_setting('data_directory') AS folder,
+           has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')
+           AND has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE') AS may_read
+"""
+_DISK_FIGURE = f"""
+    SELECT pg_read_file('{DISK_FILE}', 0, 100, true) AS text,
+           extract(epoch FROM clock_timestamp() - (pg_stat_file('{DISK_FILE}', true)).modification)::float8 AS age_s
+"""
+_FIGURES = re.compile(r"(\d+) +(\d+)\n")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The free bytes of a disk that programs without privileges may use, and all bytes."""
+
+    free_bytes: int
+    total_bytes: int
+
+    @property
+    def free_ratio(self) -> float:
+        return self.free_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivingMeasures:
     """Whether a server archives its WAL."""
@@ -186,6 +229,8 @@ class CellMeasures(ArchivingMeasures):
     archive_backup_age_s: float | None = None
     # None: no other machine is to receive its WAL.
     stream: StreamMeasures | None = None
+    # None: it is not known, or not lately, how much is free on its disk, so no branches can be made.
+    disk: DiskSpace | None = None
 
 
 async def measure(connection: AsyncConnection) -> CellMeasures:
@@ -196,7 +241,8 @@ async def measure(connection: AsyncConnection) -> CellMeasures:
     certificate = await rows(connection, _CERTIFICATE)
     pem = certificate[0]["pem"] if certificate else None
     stream = None if is_standby else await _measure_stream(connection)
-    return CellMeasures(**measured, **archive, certificate_pem=pem, stream=stream)
+    disk = await disk_space(connection)
+    return CellMeasures(**measured, **archive, certificate_pem=pem, stream=stream, disk=disk)
 
 
 async def _measure_stream(connection: AsyncConnection) -> StreamMeasures | None:
@@ -224,3 +270,31 @@ async def measure_archiving(connection: AsyncConnection[Any]) -> ArchivingMeasur
         measured = await cursor.fetchone()
     assert measured is not None
     return measured
+
+
+def disk_space_of(folder: str | os.PathLike[str]) -> DiskSpace:
+    """That of a folder's disk on this machine. Raises OSError."""
+    found = os.statvfs(folder)
+    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+async def disk_space(cell: AsyncConnection) -> DiskSpace | None:
+    """That of the cell, as its admin. None if it is not known, or not lately. Raises psycopg's errors."""
+    (found,) = await rows(cell, _DISK_FOLDER)
+    if cell.info.host.startswith("/"):
+        # Unless the socket comes from a container.
+        with suppress(OSError):
+            return disk_space_of(found["folder"])
+    if not found["may_read"]:
+        return None
+    try:
+        (file,) = await rows(cell, _DISK_FIGURE)
+    except psycopg.Error:
+        if cell.broken:
+            raise
+        # PostgreSQL can't read it.
+        return None
+    figures = _FIGURES.match(file["text"] or "")
+    if figures is None or abs(file["age_s"]) > DISK_MAX_AGE_S:
+        return None
+    return DiskSpace(int(figures[1]), int(figures[2]))

@@ -72,6 +72,7 @@ _GRANTED_IN = """
     FROM pg_shdepend s JOIN pg_roles r ON r.oid = s.refobjid JOIN pg_database d ON d.oid = s.dbid
     WHERE s.refclassid = 'pg_authid'::regclass AND r.rolname = %s
 """
+_IS_THERE = "SELECT FROM pg_database WHERE datname = %s"
 # A copy that is not marked yet is as CREATE DATABASE made it. The transaction that marks it revokes from PUBLIC. So a
 # database that was ever a tenant's has privileges of its own, even if it is closed and has no comment.
 _IS_HALF_COPY = """
@@ -308,8 +309,13 @@ async def _forget_grants(conninfo: str, admin_role: str, cell: AsyncConnection, 
         if (await cell.execute(_IS_HALF_COPY, (database, HALF_COPY))).rowcount:
             await _drop_half_copy(cell, database)
             continue
-        async with admin_connection(conninfo, admin_role, database) as there:
-            await there.execute(_fill("DROP OWNED BY {} RESTRICT", role))
+        try:
+            async with admin_connection(conninfo, admin_role, database) as there:
+                await there.execute(_fill("DROP OWNED BY {} RESTRICT", role))
+        except EngineError:
+            # Another process may have dropped it since it was listed.
+            if (await cell.execute(_IS_THERE, (database,))).rowcount:
+                raise
 
 
 async def _drop_half_copy(cell: AsyncConnection, database: str) -> None:

@@ -14,7 +14,7 @@ from plainsql_server.core.actor import OPERATOR
 from plainsql_server.core.clock import now
 from plainsql_server.core.errors import RequestError
 from plainsql_server.core.principal import Principal, Scope
-from plainsql_server.directory import audit, keys, sessions, usage
+from plainsql_server.directory import audit, databases, keys, sessions, usage
 from plainsql_server.directory.audit import AuditRecord
 from plainsql_server.directory.connection import Directory
 from plainsql_server.directory.organizations import OrganizationRecord
@@ -79,6 +79,13 @@ class CallerAnswer(msgspec.Struct, kw_only=True):
     success: Success = True
     organization: Organization
     credential: Credential
+    default_database: Annotated[
+        str | None,
+        Meta(
+            description="Name of the database that your requests use if they name none: the organization's default."
+            " Null if there is none, and if your credential is bound to a database."
+        ),
+    ]
     request_id: RequestId
 
 
@@ -149,7 +156,13 @@ class OrganizationRoutes:
     async def get(self, request: Request, principal: Principal) -> Response:
         found = await organizations.get(self._directory, principal.organization_id)
         credential = _shown_credential(principal, await self._expiry(principal))
-        shown = CallerAnswer(organization=_shown(found), credential=credential, request_id=request.id)
+        default = None if principal.database else await databases.find(self._directory, principal.organization_id, None)
+        shown = CallerAnswer(
+            organization=_shown(found),
+            credential=credential,
+            default_database=default.name if default else None,
+            request_id=request.id,
+        )
         return json_response(200, shown)
 
     async def _expiry(self, principal: Principal) -> datetime | None:

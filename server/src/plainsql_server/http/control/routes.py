@@ -144,7 +144,7 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
         answers={201: DatabaseAnswer, 202: BranchAtAnswer},
         errors=("invalid_name", "name_taken", "database_limit", "database_not_found", "organization_not_found",
                 "no_active_cell", "creation_unavailable", "invalid_expiry", "wrong_state", "database_busy",
-                "branch_too_large", *_RESTORE_ERRORS, *_CELL_ERRORS),
+                "branch_limit", "branch_too_large", *_RESTORE_ERRORS, *_CELL_ERRORS),
     )  # fmt: skip
     listed = Contract(options=PageOptions, answers={200: DatabasesAnswer}, errors=())
     shown = Contract(path=_DATABASE, answers={200: DatabaseAnswer}, errors=("database_not_found",))
@@ -169,7 +169,7 @@ def _database_routes(databases: DatabaseRoutes) -> list[Route]:
         examples={"A deleted database": {}, "As it was": {"at": "2026-11-14T22:15:31Z"}},
         answers={200: DatabaseAnswer, 202: RestoreAnswer},
         errors=("database_not_found", "wrong_state", "invalid_name", "name_taken", "database_limit",
-                "no_active_cell", "branch_too_large", *_RESTORE_ERRORS, *_CELL_ERRORS),
+                "no_active_cell", "branch_limit", "branch_too_large", *_RESTORE_ERRORS, *_CELL_ERRORS),
     )  # fmt: skip
     return [
         _admin("POST", "/v1/databases", "Create a database", databases.post, made),

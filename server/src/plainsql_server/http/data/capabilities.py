@@ -35,6 +35,7 @@ class TierLimits(msgspec.Struct, kw_only=True):
     stream_life_ms: int
     concurrent_statements: int
     databases: int | None
+    branches_per_day: int
 
 
 class CapabilityEntry(msgspec.Struct, kw_only=True):

@@ -47,6 +47,9 @@ CODES: dict[str, Code] = {
     "database_busy": Code(
         EngineError, "The database can't be copied now: long statements, a backup, or another branch. Try again."
     ),
+    "branch_limit": Code(
+        LimitError, "The organization has made as many branches in 24 hours as its tier allows. Deleted ones count."
+    ),
     "branch_too_large": Code(LimitError, "The database, or all your branches, are too large for another branch."),
     # Restores to a point in time. Those that are not the answer to a request are in `error` of a restore.
     "restore_unavailable": Code(EngineError, "Databases can't be restored to a point in time at the moment."),

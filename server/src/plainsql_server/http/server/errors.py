@@ -48,6 +48,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "unsupported_content_encoding": 415,
     "idempotency_key_reused": 422,
     "rate_limited": 429,
+    "branch_limit": 429,
     # PostgreSQL started the statement, and a limit of the tier ended it.
     "statement_timeout": 200,
     "transaction_deadline_exceeded": 200,

@@ -123,8 +123,8 @@ class CellConfig:
     memory_bytes: int | None = None
     """Memory of the cell's machine, from which the number of connections follows. None: the fewest of any cell."""
     others: Mapping[str, str] = field(default_factory=dict)
-    is_streamed: bool = False
-    """Whether another machine receives the WAL (`stream.py`)."""
+    receiver: str | None = None
+    """Address, network or name of the machine that receives the WAL (`stream.py`), `all` for any. None: none does."""
 
     def settings(self) -> dict[str, str]:
         """Return every setting that differs from PostgreSQL's default, or must equal it."""
@@ -146,21 +146,35 @@ class CellConfig:
     def pg_hba_conf(self) -> str:
         """Return the text of pg_hba.conf.
 
-        No line accepts a password, because tenants can set a password for their own role. Over the network, the service
-        needs a certificate from its CA. With it, it can log in as every tenant's role, because PostgreSQL 15 would need
-        a map entry for each of them, and as no other: the group of these roles is admitted, and the admin role needs a
-        certificate with that name.
+        No line accepts a tenant's password, because tenants can set one for their own role. Over the network, the
+        service needs a certificate from its CA. With it, it can log in as every tenant's role, because PostgreSQL 15
+        would need a map entry for each of them, and as no other: the group of these roles is admitted, and the admin
+        role needs a certificate with that name. Only the receiver of the WAL has a password.
         """
         if self.tls is None:
             return (
                 HEADING
                 + "# The socket's folder protects access: only the service's user can enter it.\nlocal all all trust\n"
             )
-        return HEADING + "\n".join(self.local_lines() + self.service_lines()) + "\n"
+        return HEADING + "\n".join(self.local_lines() + self.receiver_lines() + self.service_lines()) + "\n"
 
     def local_lines(self) -> list[str]:
         """Return the lines of pg_hba.conf for local connections."""
         return [f"local all {quoted_role(self.admin_role)} peer map={LOCAL_MAP}", "local all all reject"]
+
+    def receiver_lines(self) -> list[str]:
+        """Return the lines of pg_hba.conf for the receiver of the WAL, which come before those of the service.
+
+        It has a password and no certificate: every certificate of the service's authority opens tenants' databases.
+        """
+        if self.receiver is None:
+            return []
+        role = quoted_role(STREAM_ROLE)
+        return [
+            f"hostssl replication {role} {one_address(self.receiver)} scram-sha-256",
+            # `all` doesn't stand for replication.
+            f"host all,replication {role} all reject",
+        ]
 
     def service_lines(self) -> list[str]:
         """Return the lines of pg_hba.conf for the service's network connections."""
@@ -172,9 +186,6 @@ class CellConfig:
                 # The name must not be quoted: then the plus sign would be a part of it.
                 f"hostssl all +{TENANTS_ROLE} {network} trust clientcert=verify-ca",
             ]
-            if self.is_streamed:
-                # `all` doesn't stand for replication, so this role can log in to no database.
-                lines.append(f"hostssl replication {quoted_role(STREAM_ROLE)} {network} cert")
         return lines
 
     def pg_ident_conf(self, system_user: str = "postgres") -> str:
@@ -219,6 +230,15 @@ def _quoted(value: str) -> str:
     if "\n" in value:
         raise ValueError(f"A setting can't contain a line break: {value!r}")
     return "'" + value.replace("'", "''") + "'"
+
+
+def one_address(host: str) -> str:
+    """Format a host for pg_hba.conf: an address needs a mask; a network, a name and `all` don't."""
+    if "/" in host:
+        return host
+    if ":" in host:
+        return f"{host}/128"
+    return f"{host}/32" if host.replace(".", "").isdigit() else host
 
 
 def quoted_role(role: str) -> str:

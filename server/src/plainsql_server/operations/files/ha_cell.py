@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from plainsql_server.engine.admin.cell import REWIND_ROLE
-from plainsql_server.operations.files.cell import LOCAL_MAP, CellConfig, quoted_role
+from plainsql_server.operations.files.cell import LOCAL_MAP, CellConfig, one_address, quoted_role
 
 HEADING = "# Written by PlainSQL. Do not edit: generate it again. Change what all machines share with patronictl.\n"
 
@@ -213,7 +213,7 @@ class HaConfig:
         lines = self.cell.local_lines()
         lines.append(f"local replication {quoted_role(REPLICATION_ROLE)} peer map={LOCAL_MAP}")
         for node in self.nodes:
-            source = _one_address(node.host)
+            source = one_address(node.host)
             lines += [
                 f"hostssl replication {quoted_role(REPLICATION_ROLE)} {source} cert map={_NODES_MAP}",
                 f"hostssl postgres {quoted_role(REWIND_ROLE)} {source} cert map={_NODES_MAP}",
@@ -243,10 +243,3 @@ class HaConfig:
             "auto-compaction-mode": "periodic",
             "auto-compaction-retention": "1h",
         }
-
-
-def _one_address(host: str) -> str:
-    """Format a host for pg_hba.conf: an address needs a mask, a name does not."""
-    if ":" in host:
-        return f"{host}/128"
-    return f"{host}/32" if host.replace(".", "").isdigit() else host

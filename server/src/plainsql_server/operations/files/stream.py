@@ -1,12 +1,18 @@
-"""A stream of a cell's WAL to another machine, by pg_receivewal: PostgreSQL's settings, units, environment.
+"""A stream of a cell's WAL to another machine, by pg_receivewal: PostgreSQL's settings, units, environment, password.
 
     stream = StreamConfig("/srv/received", "cell-1.example", 5432, "/etc/postgresql/15/main/pgbackrest")
     stream.settings(), stream.texts("/opt/plainsql/bin/plainsql-server")
+    login = new_login()
+    login.passfile, login.role_sql
 
 `plainsql-server cell files --stream-to` writes them. The archive (`archive.py`) has what was written until a minute
 ago; the receiver has what was written a moment ago, until the archive has it, too.
 """
 
+import base64
+import hashlib
+import hmac
+import secrets
 from dataclasses import dataclass
 
 from plainsql_server.engine.admin.cell import STREAM_ROLE
@@ -83,9 +89,28 @@ PGAPPNAME={role}
 PGSSLMODE=verify-full
 PGSSLROOTCERT={own}/servers.crt
 PGSSLCRL={own}/servers.crl
-PGSSLCERT={own}/client.crt
-PGSSLKEY={own}/client.key
+PGPASSFILE={own}/passfile
 """
+
+_PASSFILE = """\
+# The password with which {role} receives the WAL: {folder}/passfile, for its owner alone.
+*:*:*:{role}:{password}
+"""
+
+# psql runs it. The last line is continued with the checksum of the others.
+_ROLE_SQL = """\
+-- Makes the role that receives the WAL, with its password, which is in the file `passfile`, and its replication slot.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN
+        CREATE ROLE {role};
+    END IF;
+END $$;
+ALTER ROLE {role} REPLICATION LOGIN PASSWORD '{verifier}';
+SELECT pg_create_physical_replication_slot('{role}', true)
+WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{role}');
+-- """
+# As PostgreSQL's own. The password is random, so more would add nothing.
+_SCRAM_ROUNDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +123,14 @@ class StreamConfig:
     port: int
     config_folder: str
     """The folder of pgBackRest's configuration, which the receiver's machine has at the same path."""
+    receiver: str = "all"
+    """Address, network or name from which the receiver connects, as in pg_hba.conf."""
 
     def __post_init__(self) -> None:
         check_paths(self.folder)
-        if not self.host or any(char.isspace() or char in "\"'\\%#" for char in self.host):
-            raise ValueError(f"This is no name or address of a host: {self.host!r}")
+        for host in (self.host, self.receiver):
+            if not host or any(char.isspace() or char in "\"'\\%#,+" for char in host):
+                raise ValueError(f"This is no name or address of a host: {host!r}")
 
     def settings(self) -> dict[str, str]:
         """Return PostgreSQL's settings."""
@@ -133,3 +161,26 @@ class StreamConfig:
                 own=f"{CONFIG_FOLDER}/stream",
             ),
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverLogin:
+    """How the receiver logs in: its file with the password, and what makes its role with it."""
+
+    passfile: str
+    role_sql: str
+
+
+def new_login() -> ReceiverLogin:
+    """Return a new password, and what PostgreSQL checks it with."""
+    password, salt = secrets.token_urlsafe(32), secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _SCRAM_ROUNDS)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    salt_text, stored_text, server_text = (
+        base64.b64encode(each).decode() for each in (salt, stored, hmac.digest(salted, b"Server Key", "sha256"))
+    )
+    verifier = f"SCRAM-SHA-256${_SCRAM_ROUNDS}:{salt_text}${stored_text}:{server_text}"
+    return ReceiverLogin(
+        _PASSFILE.format(role=STREAM_ROLE, folder=f"{CONFIG_FOLDER}/stream", password=password),
+        _ROLE_SQL.format(role=STREAM_ROLE, verifier=verifier),
+    )

@@ -6,6 +6,8 @@
 `plainsql-server units` writes the first ones. The guard's unit belongs to a cell; `cell files` writes it.
 """
 
+from pathlib import PurePosixPath
+
 from plainsql_server.operations.files.placing import WRITTEN_BY
 
 USER = "plainsql"
@@ -164,9 +166,10 @@ WantedBy=timers.target
 """
 
 _GUARD_UNIT = """\
-{heading}# Gives customers who use little CPU time priority: /etc/systemd/system/plainsql-guard.service
+{heading}# Gives customers who use little CPU time priority, and measures the cell's disk:
+# /etc/systemd/system/plainsql-guard.service
 [Unit]
-Description=PlainSQL: CPU priorities of a cell's customers
+Description=PlainSQL: CPU priorities of a cell's customers, and its disk
 After=postgresql.service
 StartLimitIntervalSec=0
 
@@ -177,6 +180,9 @@ AmbientCapabilities=CAP_SYS_NICE
 CapabilityBoundingSet=CAP_SYS_NICE
 NoNewPrivileges=yes
 ProtectSystem=strict
+# It writes a file to the data folder that says how much is free. The folder around it is writable, too, because Patroni
+# makes the data folder of a standby later, or anew.
+ReadWritePaths={writable}
 ProtectHome=yes
 PrivateNetwork=yes
 Nice=-5
@@ -216,7 +222,11 @@ def unit_texts(program: str, folder: str = CONFIG_FOLDER) -> dict[str, str]:
 def guard_unit(program: str, data_folder: str) -> str:
     """Return the text of the guard's unit. Raises ValueError as above."""
     check_paths(program, data_folder)
-    return _GUARD_UNIT.format(heading=_HEADING, program=program, data_folder=data_folder)
+    parent = str(PurePosixPath(data_folder).parent)
+    # Of the whole system, only the data folder.
+    folders = [data_folder] if parent == "/" else [parent, data_folder]
+    writable = " ".join(f"-{folder}" for folder in folders)
+    return _GUARD_UNIT.format(heading=_HEADING, program=program, data_folder=data_folder, writable=writable)
 
 
 def check_paths(*paths: str) -> None:

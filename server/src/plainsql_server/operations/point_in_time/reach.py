@@ -25,6 +25,8 @@ _SECOND = timedelta(seconds=1)
 _REASON_LENGTH = 300
 # The folder of a file of WAL in the archive is the start of its name.
 _FOLDER_LENGTH, _NAME_LENGTH = 16, 24
+# A name begins with the timeline.
+_TIMELINE_LENGTH = 8
 _FOLDER, _FILE = re.compile(r"[0-9A-F]{16}\Z"), re.compile(r"[0-9A-F]{24}-")
 
 
@@ -158,6 +160,26 @@ async def archived_among(archive: Archive, names: Collection[str]) -> set[str]:
                 listed = await _asked(archive, "repo-ls", f"{root}/{folder}", f"--repo={repository}")
                 found |= {name[:_NAME_LENGTH] for name in listed if _FILE.match(name)}
     return found & set(names)
+
+
+async def archived_from(archive: Archive, place: str) -> list[str]:
+    """The names of the files of WAL in the archive from this place on, which is a name without its timeline."""
+    stored = await _series(archive)
+    if not stored:
+        return []
+    root, repository = f"archive/{archive.stanza}/{stored[-1]['id']}", f"--repo={stored[-1]['database']['repo-key']}"
+    names: list[str] = []
+    for folder in await _asked(archive, "repo-ls", root, repository):
+        if _FOLDER.match(folder) and folder[_TIMELINE_LENGTH:] >= place[:_TIMELINE_LENGTH]:
+            listed = await _asked(archive, "repo-ls", f"{root}/{folder}", repository)
+            names += [name[:_NAME_LENGTH] for name in listed if _FILE.match(name)]
+    return sorted(name for name in names if name[_TIMELINE_LENGTH:] >= place)
+
+
+async def oldest_file(archive: Archive) -> str:
+    """The name of the oldest file of WAL in the archive; empty if there is none."""
+    stored = await _series(archive)
+    return str(stored[-1]["min"]) if stored else ""
 
 
 async def newest_file(archive: Archive) -> str | None:

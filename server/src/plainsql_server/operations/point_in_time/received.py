@@ -1,8 +1,8 @@
 """The WAL that pg_receivewal has received from a cell: what of it the archive lacks, where it ends, what can go.
 
-    files = await place_received(folder, archive, data / "pg_wal")
-    failed = await archive_placed([file.name for file in files if file.is_complete], archive, data)
+    files = await place_received(folder, archive, data / "pg_wal", check_space)
     end = await received_end(folder)
+    archived, failed = await archive_received(folder, archive, data)
     await prune_received(folder, archive)
 
 A cluster that replays its archive asks for each file of WAL there first, and then looks into its own `pg_wal`. So what
@@ -13,6 +13,7 @@ import re
 import tempfile
 from asyncio import create_subprocess_exec
 from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from pathlib import Path
 from plainsql_server.core.errors import RequestError
 from plainsql_server.operations.point_in_time.child_process import identity, last_line
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
-from plainsql_server.operations.point_in_time.reach import archived_among
+from plainsql_server.operations.point_in_time.reach import archived_among, oldest_file
 from plainsql_server.operations.programs import find_program, program_environment
 
 _FILE = re.compile(r"([0-9A-F]{24})([.]partial)?\Z")
@@ -47,6 +48,11 @@ class ReceivedFile:
     def timeline(self) -> int:
         return int(self.name[:8], 16)
 
+    def is_followed_by(self, other: "ReceivedFile") -> bool:
+        """Whether the other one is the next file of the same timeline."""
+        next_ = file_name(self.timeline, start_of(self.name, self.size_bytes) + self.size_bytes, self.size_bytes)
+        return other.name == next_
+
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEnd:
@@ -70,11 +76,17 @@ def received_files(folder: Path) -> list[ReceivedFile]:
     return [found[name] for name in sorted(found)]
 
 
-async def place_received(folder: Path, archive: Archive, pg_wal: Path) -> list[ReceivedFile]:
-    """Copy what the archive lacks to `pg_wal` of a cluster that does not run yet. Return these files."""
+async def place_received(
+    folder: Path, archive: Archive, pg_wal: Path, check_space: Callable[[int], None]
+) -> list[ReceivedFile]:
+    """Copy what the archive lacks to `pg_wal` of a cluster that does not run yet. Return these files.
+
+    `check_space` gets their size in bytes before anything is copied, and raises RequestError if there is no room.
+    """
     files = received_files(folder)
     archived = await archived_among(archive, [file.name for file in files])
     missing = [file for file in files if file.name not in archived]
+    check_space(sum(file.size_bytes for file in missing))
     for file in missing:
         # Meanwhile, one may have become complete, or been deleted because the archive has it now.
         for path in (file.path, folder / file.name):
@@ -86,17 +98,22 @@ async def place_received(folder: Path, archive: Archive, pg_wal: Path) -> list[R
     return missing
 
 
-async def archive_placed(names: list[str], archive: Archive, data: Path) -> list[str]:
-    """Archive files that were placed. Return the names of those that could not be archived.
+async def archive_received(folder: Path, archive: Archive, data: Path) -> tuple[list[str], list[str]]:
+    """Archive the complete files that the archive lacks. Return their names, and those that could not be archived.
 
-    PostgreSQL would not do so: what it has replayed, it takes for archived, and deletes it when it opens the cluster.
+    Only when a restored cluster is known to have replayed all of them, so that the archive gets no gap. `data` is its
+    data folder. PostgreSQL itself would not archive them: what it has replayed, it takes for archived.
     """
-    failed = []
-    for name in names:
-        done = await run_pgbackrest(archive, f"--pg1-path={data}", "archive-push", str(data / "pg_wal" / name))
+    oldest = await oldest_file(archive)
+    # What is older than the archive was in it, and has expired.
+    complete = [file for file in received_files(folder) if file.is_complete and file.name[8:] > oldest[8:]]
+    archived = await archived_among(archive, [file.name for file in complete])
+    missing, failed = [file for file in complete if file.name not in archived], []
+    for file in missing:
+        done = await run_pgbackrest(archive, f"--pg1-path={data}", "archive-push", str(file.path.resolve()))
         if not done.succeeded:
-            failed.append(name)
-    return failed
+            failed.append(file.name)
+    return [file.name for file in missing if file.name not in failed], failed
 
 
 async def _copied(source: Path, target: Path) -> bool:
@@ -116,17 +133,18 @@ async def _copied(source: Path, target: Path) -> bool:
 async def received_end(folder: Path) -> ReceivedEnd | None:
     """Where the received WAL ends. None if nothing was received."""
     files = received_files(folder)
-    complete = [file for file in files if file.is_complete]
-    last = files[files.index(complete[-1]) :] if complete else files[:1]
-    if not last:
+    if not files:
         return None
-    with tempfile.TemporaryDirectory() as linked:
-        Path(linked).chmod(0o755)
-        for file in last:
-            (Path(linked) / file.name).symlink_to(file.path.resolve())
-        record = await _last_record(Path(linked), last[0])
-    at = datetime.fromtimestamp(max(file.written_s for file in last), UTC)
-    return ReceivedEnd(record, complete[-1].name if complete else None, at)
+    newest, before = files[-1], files[-2] if len(files) > 1 else None
+    complete = [file.name for file in files if file.is_complete]
+    if not newest.is_complete and before is not None and before.is_followed_by(newest):
+        # The newest one may have been just begun, and have no record.
+        record = await _last_record([before, newest])
+    else:
+        # What comes after a gap counts, too: it shows that there is one.
+        record = await _last_record([newest])
+    at = datetime.fromtimestamp(max(file.written_s for file in files), UTC)
+    return ReceivedEnd(record, complete[-1] if complete else None, at)
 
 
 def check_reached(end: ReceivedEnd, replayed: int) -> None:
@@ -140,16 +158,21 @@ def check_reached(end: ReceivedEnd, replayed: int) -> None:
         )  # fmt: skip
 
 
-async def _last_record(folder: Path, first: ReceivedFile) -> int:
-    """The position of the last whole record in consecutive files from the first on, as pg_waldump reads them."""
+async def _last_record(files: list[ReceivedFile]) -> int:
+    """The position of the last whole record in consecutive files, as pg_waldump reads them."""
+    first = files[0]
     start = start_of(first.name, first.size_bytes)
-    process = await create_subprocess_exec(
-        find_program("pg_waldump", _OLDEST_MAJOR), f"--path={folder}", f"--timeline={first.timeline}",
-        f"--start={shown_position(start)}", stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=program_environment(),
-        **identity(),
-    )  # fmt: skip
-    # It fails where the WAL ends.
-    output, errors = await process.communicate()
+    with tempfile.TemporaryDirectory() as linked:
+        Path(linked).chmod(0o755)
+        for file in files:
+            (Path(linked) / file.name).symlink_to(file.path.resolve())
+        process = await create_subprocess_exec(
+            find_program("pg_waldump", _OLDEST_MAJOR), f"--path={linked}", f"--timeline={first.timeline}",
+            f"--start={shown_position(start)}", stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=program_environment(),
+            **identity(),
+        )  # fmt: skip
+        # It fails where the WAL ends.
+        output, errors = await process.communicate()
     found = _RECORD.findall(output[output.rfind(b"\n", 0, -1) + 1 :]) if output else []
     if not found:
         raise RequestError(
@@ -174,6 +197,16 @@ async def prune_received(folder: Path, archive: Archive) -> list[str]:
 def start_of(name: str, file_bytes: int) -> int:
     """The position at which a file of WAL begins."""
     return int(name[8:16], 16) * _FOUR_GB + int(name[16:24], 16) * file_bytes
+
+
+def place_of(position: int, file_bytes: int) -> str:
+    """The name of the file of WAL with this position, without the timeline, which it begins with."""
+    return f"{position // _FOUR_GB:08X}{position % _FOUR_GB // file_bytes:08X}"
+
+
+def file_name(timeline: int, position: int, file_bytes: int) -> str:
+    """The name of the file of WAL with this position."""
+    return f"{timeline:08X}{place_of(position, file_bytes)}"
 
 
 def parsed_position(text: str) -> int:

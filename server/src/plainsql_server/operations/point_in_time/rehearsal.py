@@ -2,9 +2,10 @@
 
     rehearsed = await rehearse(directory, cell, candidates, archive, folder=folder, progress=progress)
 
-The database that is restored is the first of the candidates that can be read (`table_contents.py`): what its customer
-does may prevent that, and says nothing about the archive. Whatever else fails, be it a full disk or a bug, is recorded
-as a failed rehearsal in the directory, where `doctor` and the metrics find it.
+The database that is restored is the first of the candidates that has rows and can be read (`table_contents.py`): what
+its customer does may prevent that, and says nothing about the archive. To restore an empty one proves nothing. Whatever
+else fails, be it a full disk or a bug, is recorded as a failed rehearsal in the directory, where `doctor` and the
+metrics find it.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,7 +20,7 @@ from plainsql_server.directory.databases import DatabaseRecord
 from plainsql_server.directory.upkeep.rehearsal_record import record_rehearsal
 from plainsql_server.operations.point_in_time.copied_from import copied_from
 from plainsql_server.operations.point_in_time.failures import failure_of
-from plainsql_server.operations.point_in_time.free_space import check_space_for_database
+from plainsql_server.operations.point_in_time.free_space import FREE_RATIO, check_space_for_databases
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.restore_at import archive_until, open_database
 from plainsql_server.operations.point_in_time.spare_cluster import spare_cluster_at
@@ -28,6 +29,8 @@ from plainsql_server.operations.progress import Progress
 
 # With more, a night in which all databases are being written would never end.
 _TRIED = 5
+# Reading one without rows takes no time, but a cell may have thousands of them.
+_EMPTY_TRIED = 100
 # A customer's database can be of any size, and its snapshot keeps vacuum from removing rows on the whole cell.
 _READ_S = 1_800.0
 
@@ -42,12 +45,12 @@ class Rehearsed:
 
 async def rehearse(
     directory: Directory, cell: CellRecord, candidates: Sequence[DatabaseRecord], archive: Archive, *, folder: Path,
-    progress: Progress,
+    free_ratio: float = FREE_RATIO, progress: Progress,
 ) -> Rehearsed:  # fmt: skip
     """Restore one of the databases, compare it, and record how that ended. `folder` is as before at the end.
 
     Raises RequestError if it can't be restored or differs, and ConflictError, LimitError or RequestError, unrecorded,
-    if no candidate can be read. Raises nothing but ServiceErrors.
+    if no candidate can be read and has rows. Raises nothing but ServiceErrors.
     """
     progress.step("read the database")
     try:
@@ -59,8 +62,9 @@ async def rehearse(
     try:
         sources = await copied_from(directory, database, archive, expected.taken_at)
         found = await _restored(
-            cell, database, expected.taken_at, archive, sources=sources, folder=folder, progress=progress
-        )
+            cell, database, expected.taken_at, archive, sources=sources, folder=folder, free_ratio=free_ratio,
+            progress=progress,
+        )  # fmt: skip
         differing = differences(expected, found)
         if differing:
             raise RequestError(
@@ -91,24 +95,40 @@ async def _recorded(directory: Directory, cell: CellRecord, error: Exception) ->
 
 
 async def _first_readable(cell: CellRecord, candidates: Sequence[DatabaseRecord]) -> tuple[DatabaseRecord, Contents]:
-    refused: ServiceError = RequestError("no_database", f"The cell {cell.name!r} has no database to restore.")
-    for database in candidates[:_TRIED]:
+    tried, empty = list[ServiceError](), 0
+    for database in candidates:
+        if len(tried) == _TRIED or empty == _EMPTY_TRIED:
+            break
         try:
-            return database, await contents_of(cell, database, limit_s=_READ_S)
+            contents = await contents_of(cell, database, limit_s=_READ_S)
         except (ConflictError, LimitError, RequestError) as error:
-            refused = error
-    raise refused
+            tried.append(error)
+            continue
+        if contents.rows:
+            return database, contents
+        empty += 1
+    if tried:
+        raise tried[-1]
+    if empty:
+        raise RequestError(
+            "no_database",
+            f"The databases of the cell {cell.name!r} that were read have no rows: {empty}. To restore an empty"
+            " database proves nothing.",
+            hint="Rehearse again when customers have stored something, or choose a database with --database.",
+        )  # fmt: skip
+    raise RequestError("no_database", f"The cell {cell.name!r} has no database to restore.")
 
 
 async def _restored(
     cell: CellRecord, database: DatabaseRecord, point: datetime, archive: Archive, *, sources: Collection[str],
-    folder: Path, progress: Progress,
+    folder: Path, free_ratio: float, progress: Progress,
 ) -> Contents:  # fmt: skip
-    await check_space_for_database(cell, database, folder, copies=1)
+    await check_space_for_databases(cell, database, sources, folder, copies=1, free_ratio=free_ratio)
     await archive_until(point, cell, archive, progress)
     async with spare_cluster_at(
-        archive, database.engine_name, cell.admin_role, point, sources=sources, parent=folder, progress=progress
-    ) as spare:
+        archive, database.engine_name, cell.admin_role, point, sources=sources, parent=folder, free_ratio=free_ratio,
+        progress=progress,
+    ) as spare:  # fmt: skip
         there = replace(cell, conninfo=spare.conninfo)
         await open_database(there, database)
         progress.step("compare")

@@ -5,8 +5,8 @@
 
 It has its own folder (`spare_folder.py`) and a socket in it that no other user can reach, archives nothing, and belongs
 to this process: if that dies, the kernel ends the cluster, and pgBackRest. A folder that such a death leaves behind is
-removed by the next one. Only the wanted database, and what it may be copied from (`copied_from.py`), have content: the
-files of the others are empty.
+removed by the next one. It ends when too little of the disk is free (`free_space.py`). Only the wanted database, and
+what it may be copied from (`copied_from.py`), have content at first: the files of the others are empty.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import threading
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,7 +34,12 @@ from plainsql_server.operations.point_in_time.child_process import (
     last_line,
 )
 from plainsql_server.operations.point_in_time.damage import damaged_files
-from plainsql_server.operations.point_in_time.free_space import check_space_for_wal
+from plainsql_server.operations.point_in_time.free_space import (
+    FREE_RATIO,
+    check_space_for_received,
+    check_space_for_wal,
+    keeping_free,
+)
 from plainsql_server.operations.point_in_time.gaps import missing_file
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 from plainsql_server.operations.point_in_time.reach import base_backup
@@ -101,52 +106,74 @@ class SpareCluster:
     """When the last transaction that it has was committed; None if its WAL has none."""
     replayed: str
     """The position up to which it has replayed the WAL."""
+    received_until: datetime | None = None
+    """When something was received last, if it has all that was received."""
 
 
 @asynccontextmanager
 async def spare_cluster_at(
     archive: Archive, engine_name: str, admin_role: str, point: datetime | None, *, sources: Collection[str] = (),
-    parent: Path, progress: Progress,
+    parent: Path, free_ratio: float = FREE_RATIO, progress: Progress,
 ) -> AsyncIterator[SpareCluster]:  # fmt: skip
     """A cluster as it was at the moment, for the length of the block; `parent` is the folder for its files.
 
     Without a moment, it has all that was archived, or received. `sources` are other databases whose content is needed.
-    Raises RequestError if pgBackRest can't restore it, if the
-    archive does not reach to the moment, or if the database is damaged.
+    Raises RequestError if pgBackRest can't restore it, if the archive does not reach to the moment, if the database is
+    damaged, or, at any time during the block, if less than `free_ratio` of the disk is free.
     """
     remove_abandoned(parent)
-    with _ending_in_order(), spare_folder(parent) as folder:
-        progress.step("restore the cell's files")
-        oids = await _restore_files(archive, {engine_name, *sources}, point, folder)
-        received = None
-        if archive.received is not None:
-            # In this order: the cell may be alive, and more is received meanwhile.
-            received = await received_end(archive.received)
-            await place_received(archive.received, archive, folder.data / "pg_wal")
-        shown = await _control_data(folder)
-        replay = await planned_replay(archive, point or now(), folder, _segment_bytes(shown))
-        check_space_for_wal(folder.path, replay.total_bytes)
-        progress.step("replay", replay.total_bytes)
-        async with _running(folder, _sizes(shown)) as process:
-            try:
-                await _wait_until_ready(process, replay, folder, progress)
-            except RequestError as error:
-                await _check_whole(archive, folder, _segment_bytes(shown), error)
-                raise
-            if point is None:
-                # PostgreSQL takes a gap for the end.
-                await _check_whole(archive, folder, _segment_bytes(shown))
-            conninfo = f"host={folder.cluster} port={_PORT}"
-            spare, found = await _described(conninfo, admin_role, engine_name)
-            await _check_undamaged(folder, oids | found)
-            if received is not None and point is None:
-                check_reached(received, parsed_position(spare.replayed))
+    with ending_in_order(), spare_folder(parent) as folder:
+        restored = _restored(
+            archive, engine_name, admin_role, point, folder, sources=sources, free_ratio=free_ratio, progress=progress
+        )
+        async with keeping_free(parent, free_ratio), restored as spare:
             yield spare
 
 
+@asynccontextmanager
+async def _restored(
+    archive: Archive, engine_name: str, admin_role: str, point: datetime | None, folder: SpareFolder, *,
+    sources: Collection[str], free_ratio: float, progress: Progress,
+) -> AsyncIterator[SpareCluster]:  # fmt: skip
+    progress.step("restore the cell's files")
+    oids = await _restore_files(archive, {engine_name, *sources}, point, folder)
+    received = None
+
+    def check_room(size_bytes: int) -> None:
+        check_space_for_received(folder.path, size_bytes, free_ratio)
+
+    if archive.received is not None:
+        # In this order: the cell may be alive, and more is received meanwhile.
+        received = await received_end(archive.received)
+        await place_received(archive.received, archive, folder.data / "pg_wal", check_room)
+    shown = await _control_data(folder)
+    replay = await planned_replay(archive, point or now(), folder, _segment_bytes(shown))
+    check_space_for_wal(folder.path, replay.total_bytes, free_ratio)
+    progress.step("replay", replay.total_bytes)
+    async with _running(folder, _sizes(shown)) as process:
+        try:
+            await _wait_until_ready(process, replay, folder, progress)
+        except RequestError as error:
+            await _check_whole(archive, folder, _segment_bytes(shown), error)
+            raise
+        if point is None:
+            # PostgreSQL takes a gap for the end.
+            await _check_whole(archive, folder, _segment_bytes(shown))
+        conninfo = f"host={folder.cluster} port={_PORT}"
+        spare, found = await _described(conninfo, admin_role, engine_name)
+        await _check_undamaged(folder, oids | found)
+        if received is not None and point is None:
+            check_reached(received, parsed_position(spare.replayed))
+            spare = replace(spare, received_until=received.at)
+        yield spare
+
+
 @contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Cancels this task on the first signal that would end the process, so that nothing is left behind."""
+def ending_in_order() -> Iterator[None]:
+    """Cancels this task on the first signal that would end the process, so that nothing is left behind.
+
+    Within another such block, it does nothing.
+    """
     task, loop, received = asyncio.current_task(), asyncio.get_running_loop(), list[signal.Signals]()
     assert task is not None
 
@@ -155,7 +182,7 @@ def _ending_in_order() -> Iterator[None]:
             received.append(number)
             task.cancel()
 
-    # `nohup` ignores one of them. Only the main thread can have handlers.
+    # `nohup` ignores one of them, and others have a handler. Only the main thread can have handlers.
     is_main = threading.current_thread() is threading.main_thread()
     handled = [each for each in _ENDING_SIGNALS if is_main and signal.getsignal(each) is signal.SIG_DFL]
     for each in handled:

@@ -112,6 +112,10 @@ class Contents:
     skipped: int
     """Tables that the owner may not lock or read itself."""
 
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables.values())
+
 
 @dataclass(frozen=True, slots=True)
 class _Table:

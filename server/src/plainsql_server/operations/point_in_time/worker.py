@@ -8,7 +8,6 @@ two do the same, because one of them was thought to be dead, one of them publish
 """
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -102,7 +101,7 @@ class RestoreWorker:
     longest_s: float
     """How long a restore may take: what customers have stored decides that, and others wait."""
     free_ratio: float
-    """How much of the folder's disk stays free. It may be the cell's, and what customers have stored fills it."""
+    """How much of the folder's disk stays free."""
     say: Say
 
     async def run(self) -> None:
@@ -193,8 +192,9 @@ class RestoreWorker:
             return await replace_database(self.directory, target, file, progress, times=self.times, finished=finished)
 
         await restore_at(
-            self.directory, origin, restore.point, self.archive, goal, folder=self.folder, progress=progress
-        )
+            self.directory, origin, restore.point, self.archive, goal, folder=self.folder, free_ratio=self.free_ratio,
+            progress=progress,
+        )  # fmt: skip
 
     async def _database(self, database_id: str) -> DatabaseRecord:
         found = await stored.find_by_id(self.directory, database_id)
@@ -203,11 +203,10 @@ class RestoreWorker:
         return found
 
     async def _keep(self, restore: RestoreRecord, progress: StoredProgress) -> None:
-        """Renew the lease. Raises ConflictError if the claim has ended, and EngineError if the disk fills up."""
+        """Renew the lease. Raises ConflictError if the claim has ended."""
         noted: RestoreProgress | None = None
         noted_s = 0.0
         while True:
-            self._check_disk()
             now = progress.now()
             if now != noted or time.monotonic() - noted_s >= _KEEP_EVERY_S:
                 # If the directory is unavailable for too long, another worker claims the restore.
@@ -222,13 +221,6 @@ class RestoreWorker:
         now = await restores.find(self.directory, restore.id)
         if now is None or (now.state, now.attempts) != (RestoreState.DONE, restore.attempts):
             raise ConflictError("restore_overtaken", "The restore was canceled, or has another worker.")
-
-    def _check_disk(self) -> None:
-        found = os.statvfs(self.folder)
-        if found.f_bavail < found.f_blocks * self.free_ratio:
-            raise EngineError(
-                "restore_failed", f"Less than {self.free_ratio:.0%} of the disk of {self.folder} is free."
-            )
 
     async def _be_seen(self, since: datetime) -> None:
         looked_s = time.monotonic()

@@ -20,14 +20,17 @@ from plainsql_server.core.clock import now
 from plainsql_server.core.errors import ServiceError
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.upkeep.rehearsal_record import RehearsalState
-from plainsql_server.engine.admin.measures import ArchivingMeasures, CellMeasures, archive_backup_age_s
+from plainsql_server.engine.admin.measures import (
+    ARCHIVE_WITHIN_S,
+    ArchivingMeasures,
+    CellMeasures,
+    archive_backup_age_s,
+)
 from plainsql_server.operations.files.archive import STANZA
 from plainsql_server.operations.findings import Finding, broken, good, warning
 from plainsql_server.operations.point_in_time.pgbackrest import Archive
 from plainsql_server.operations.point_in_time.reach import last_backup
 
-# As the alert. A server closes a WAL file after less than a minute, and archiving it takes seconds.
-_ARCHIVE_LAG_S = 300.0
 # As the alert. There is one every night, and one may fail.
 _BACKUP_MAX_AGE_S = 50 * 3_600.0
 # As the alert. The timer runs every night.
@@ -73,7 +76,7 @@ def archive_state(check: str, measures: ArchivingMeasures, by_hand: str | None =
     if measures.is_archiving_failing:
         return broken(check, _failure(measures), by_hand or _BY_HAND)
     lag_s = measures.archive_lag_s or 0
-    if lag_s > _ARCHIVE_LAG_S:
+    if lag_s > ARCHIVE_WITHIN_S:
         return warning(
             check, f"What it wrote in the last {lag_s:.0f} s is not archived.",
             "Set archive_timeout to 50s, and see whether archive_command is empty or slow, or its target is.",
