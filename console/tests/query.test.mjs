@@ -508,9 +508,34 @@ test("the command palette finds what is typed", async () => {
   await page.getByLabel("Command", { exact: true }).fill("dark");
   assert.deepEqual(await look(page, "palette"), []);
   await page.keyboard.press("Enter");
-  assert.equal(await page.locator("html").getAttribute("data-theme"), "dark");
+  await page.locator("html[data-theme=dark]").waitFor();
   await page.keyboard.press("Control+k");
   await page.getByLabel("Command", { exact: true }).fill("system");
+  await page.keyboard.press("Enter");
+  await page.locator("html:not([data-theme=dark])").waitFor();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+});
+
+test("the command palette takes a command whose Enter came before the tables", async () => {
+  let answer;
+  const held = new Promise((resolve) => {
+    answer = resolve;
+  });
+  await page.route("**/v1/query", async (route) => {
+    await held;
+    await route.continue();
+  });
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill("dark");
+  await page.keyboard.press("Enter");
+  await page.getByText("Looking for tables and functions…").waitFor();
+  assert.notEqual(await page.locator("html").getAttribute("data-theme"), "dark");
+  answer();
+  await page.locator("html[data-theme=dark]").waitFor();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  await page.unrouteAll({ behavior: "wait" });
+  await page.keyboard.press("Control+k");
+  await page.getByLabel("Command", { exact: true }).fill("use the system");
   await page.keyboard.press("Enter");
 });
 

@@ -45,6 +45,7 @@ test("one who signs out and forgets leaves nothing of their work in the browser"
   await page.keyboard.press("Control+k");
   await page.getByLabel("Command", { exact: true }).fill("the system's colours");
   await page.keyboard.press("Enter");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
   await run(page, "select 'zq_ran'");
   await page.getByRole("gridcell", { name: "zq_ran" }).waitFor();
   page.once("dialog", (dialog) => dialog.accept("zq_saved"));

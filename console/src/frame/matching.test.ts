@@ -9,6 +9,11 @@ const commands = [
 const found = (text: string, ...others: string[]) => matching([commands, of(...others)], text);
 const names = (text: string, ...others: string[]) => found(text, ...others).map(({ command }) => command.name);
 
+const after = (text: string, ...others: string[]) => {
+  const loaded = of(...others);
+  return afterWait(matching([commands, loaded], text), loaded)?.name;
+};
+
 it("has an exact name first, then what begins with the text, has it, and has its letters", () => {
   expect(names("orders", "o_r_d_e_r_s", "old_orders", "orders_old", "orders")).toEqual([
     "orders",
@@ -37,15 +42,17 @@ it("takes no weak match on Enter while tables are being loaded", () => {
   expect([enter("users", "x"), enter("orders", "orders"), enter("nothing", "x")]).toEqual(["take", "take", "nothing"]);
 });
 
-it("takes after the wait a table that is what was typed, begins with it, or alone has it, and no command", () => {
-  const after = (text: string, ...others: string[]) => {
-    const loaded = of(...others);
-    return afterWait(matching([commands, loaded], text), loaded)?.name;
-  };
+it("takes after the wait a table that is what was typed, begins with it, or alone has it", () => {
   expect(after("users", "old_users", "users_2", "users")).toBe("users");
   expect(after("users", "old_users", "users_2", "users_3")).toBe("users_2");
-  expect(after("orders", "sales.orders", "o_r_d_e_r_s")).toBe("sales.orders");
-  expect(after("orders", "sales.orders", "old_orders")).toBeUndefined();
-  // There is a command that has "orders", and one that has the letters of "users".
-  expect([after("orders", "x"), after("users", "x"), after("nothing", "x")]).toEqual([undefined, undefined, undefined]);
+  expect(after("items", "sales.items", "i_t_e_m_s")).toBe("sales.items");
+  expect(after("items", "sales.items", "old_items")).toBeUndefined();
+  // Of "Use database orders", these are only letters, in order.
+  expect([after("users", "x"), after("nothing", "x")]).toEqual([undefined, undefined]);
+});
+
+it("takes after the wait the command that was the first before, unless a table fits better", () => {
+  expect(after("to data", "x")).toBe("Go to Databases");
+  expect(after("orders", "sales.orders")).toBe("Use database orders");
+  expect(after("orders", "sales.orders", "orders")).toBe("orders");
 });

@@ -61,10 +61,13 @@ export const onEnter = (best: Match | undefined, isLoading: boolean): "take" | "
 };
 
 /**
- * What an Enter that has waited takes: of what was loaded, the best that is the text or begins with it, or the only one
- * that has it. One who typed it has not seen the list, so it takes nothing else, and no command.
+ * What an Enter that has waited takes: what it would take now. A command that has the text stood first in the list
+ * when Enter was pressed, and still does. What was loaded was not in view, so it takes only one that is
+ * the text or begins with it, or the only one that has it.
  */
 export const afterWait = (matches: readonly Match[], loaded: readonly Command[]): Command | undefined => {
-  const [best, ...others] = matches.filter(({ command, fit }) => fit !== "scattered" && loaded.includes(command));
-  return best && (SURE.includes(best.fit) || others.length === 0) ? best.command : undefined;
+  const [best, ...others] = matches.filter(({ fit }) => fit !== "scattered");
+  if (!best) return undefined;
+  const isSeen = !loaded.includes(best.command);
+  return isSeen || SURE.includes(best.fit) || others.length === 0 ? best.command : undefined;
 };

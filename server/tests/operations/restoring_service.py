@@ -32,6 +32,15 @@ _CHECKED = f"""
         select case when exists (select from pg_catalog.pg_roles where rolname = '{SLOW}')
             then pg_catalog.pg_sleep(300) is not null else true end $$
 """
+# A row that is checked takes as long as there is that role, and goes on then.
+CHECKED_LATER = f"""
+    create function checked(int) returns boolean language plpgsql as $$ begin
+        while exists (select from pg_catalog.pg_roles where rolname = '{SLOW}') loop
+            perform pg_catalog.pg_sleep(0.05);
+        end loop;
+        return true;
+    end $$
+"""
 
 
 @dataclass

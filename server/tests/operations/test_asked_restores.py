@@ -18,6 +18,7 @@ from server.tests.customers import Customers
 from server.tests.operations.archived_cell import archived_cell
 from server.tests.operations.diagnosis import assert_found, doctor
 from server.tests.operations.restoring_service import (
+    CHECKED_LATER,
     RestoringService,
     is_filling,
     new_database,
@@ -60,12 +61,15 @@ def worker(service: RestoringService) -> Iterator[None]:
 
 def command(service: RestoringService, *arguments: str, exit_code: int = 0) -> "subprocess.CompletedProcess[str]":
     """`plainsql …` as the customer."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
-    environment |= {"PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.key}
-    environment |= {"PLAINSQL_CA_FILE": str(service.ca_file)}
-    done = forks.run(arguments, environment, program=forks.CLIENT, timeout=170)
+    done = forks.run(arguments, environment_of(service), program=forks.CLIENT, timeout=170)
     assert done.returncode == exit_code, done.stderr
     return done
+
+
+def environment_of(service: RestoringService) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PLAINSQL_")}
+    environment |= {"PLAINSQL_URL": service.data_url, "PLAINSQL_KEY": service.key}
+    return environment | {"PLAINSQL_CA_FILE": str(service.ca_file)}
 
 
 @pytest.mark.usefixtures("worker")
@@ -107,12 +111,17 @@ def test_a_branch_has_what_its_parent_was_and_is_listed_with_it(service: Restori
 
 @pytest.mark.usefixtures("worker")
 def test_the_command_restores_and_branches_and_shows_the_progress(service: RestoringService, tmp_path: Path) -> None:
-    service.create("notes", "create table t as select 1 as a")
-    point = datetime.now(UTC).isoformat()
-    service.query("notes", "update t set a = 2")
-    branched = command(service, "databases", "branch", "notes", "notes-before", "--at", point)
-    assert "a branch of 'notes'" in branched.stderr
-    assert "restore the cell's files" in branched.stderr
+    point = new_database(service, "notes", CHECKED_LATER).isoformat()
+    branch = ("databases", "branch", "notes", "notes-before", "--at", point)
+    with (tmp_path / "printed").open("w+b") as output:
+        with slow(service):
+            running = forks.start(branch, environment_of(service), output, tmp_path, module=forks.CLIENT)
+            wait_until_filling(service)
+            # It asks once a second, and may miss what takes less.
+            printed = (tmp_path / "printed").read_text
+            wait_for(lambda: "\ndata" in printed(), 60, printed)
+        assert running.wait(170) == 0, printed()
+    assert "a branch of 'notes'" in printed()
     assert service.query("notes-before", "select a from t") == [{"a": 1}]
     refused = command(service, "databases", "restore", "notes", "--at", point, exit_code=2)
     assert "confirm it with --yes" in refused.stderr

@@ -20,7 +20,7 @@ from plainsql_server.operations.restore import RestoreTimes
 from server.tests.customers import Customers
 from server.tests.operations.archived_cell import archived_cell
 from server.tests.operations.restoring_service import (
-    SLOW,
+    CHECKED_LATER,
     RestoringService,
     Worker,
     expire_drafts,
@@ -111,23 +111,12 @@ def ended_of_abandoned(service: RestoringService, name: str, worker: Worker) -> 
     return service.ended(asked["id"])
 
 
-# A row that is checked takes as long as there is that role, and goes on then.
-_CHECKED_LATER = f"""
-    create function checked(int) returns boolean language plpgsql as $$ begin
-        while exists (select from pg_catalog.pg_roles where rolname = '{SLOW}') loop
-            perform pg_catalog.pg_sleep(0.05);
-        end loop;
-        return true;
-    end $$
-"""
-
-
 @pytest.mark.parametrize("is_branch", [False, True])
 async def test_a_worker_whose_claim_ends_while_it_publishes_publishes_nothing(
     service: RestoringService, is_branch: bool
 ) -> None:
     name = f"ending-{is_branch}".lower()
-    service.create(name, _CHECKED_LATER, "create table t (a int check (checked(a)))", "insert into t values (1)")
+    service.create(name, CHECKED_LATER, "create table t (a int check (checked(a)))", "insert into t values (1)")
     point, stage = datetime.now(UTC), service.cell.stage
     service.query(name, "update t set a = 2")
     first = service.start_worker()
@@ -215,7 +204,7 @@ def test_a_worker_that_is_ended_leaves_its_restore_to_the_next_one_at_once(servi
 
 
 def test_a_database_is_open_again_whose_worker_was_killed_while_it_was_replaced(service: RestoringService) -> None:
-    point = new_database(service, "closed", _CHECKED_LATER)
+    point = new_database(service, "closed", CHECKED_LATER)
     stage = service.cell.stage
     closed = "select from pg_database where datname = %s and not datallowconn"
     with psycopg.connect(stage.dsn) as directory, stage.postgres.connect() as admin:
