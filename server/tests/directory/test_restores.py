@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from plainsql_server.directory import cells, databases, drafts, organizations
 from plainsql_server.directory.branching import branches
 from plainsql_server.directory.cells import CellRecord
 from plainsql_server.directory.connection import Directory
-from plainsql_server.directory.databases import DatabaseRecord, NewDatabase
+from plainsql_server.directory.databases import DatabaseRecord, DatabaseState, NewDatabase
 from plainsql_server.directory.restoring import restores
 from plainsql_server.directory.restoring.restores import Finished, RestoreLimits, RestoreProgress, RestoreRecord
 from plainsql_server.directory.restoring.workers import note_worker
@@ -355,10 +355,47 @@ async def test_a_worker_whose_claim_has_ended_fills_no_branch(dsn: str) -> None:
         mine, before = await made.claimed_again(ended), made.ask(_SHOWN)
         assert await drafts.fill_branch(made.directory, draft, branch, Finished(ended, 0), OPERATOR) is None
         assert (made.ask(_SHOWN), (await made.now(mine)).state) == (before, "running")
+        deleted = replace(branch, state=DatabaseState.DELETED)
+        made.ask("UPDATE databases SET state = 'deleted' WHERE id = %s", branch.id)
+        assert await drafts.fill_branch(made.directory, draft, deleted, Finished(mine, 0), OPERATOR) is None
+        made.ask("UPDATE databases SET state = 'deleting' WHERE id = %s", branch.id)
+        assert (made.ask(_SHOWN), (await made.now(mine)).state) == (before, "running")
         filled = await drafts.fill_branch(made.directory, draft, branch, Finished(mine, 0), OPERATOR)
         assert filled is not None
         assert (filled.state, filled.engine_name) == ("ready", draft.engine_name)
         assert (await made.now(mine)).state == "done"
+
+
+async def test_a_branch_with_a_restore_is_not_withdrawn(dsn: str) -> None:
+    """The request for it may have been cancelled while the answer to storing the restore was on its way."""
+    async with world(dsn) as made:
+        parent, branch = await reserved(made)
+        statement = "SELECT branch_of, held_until IS NULL FROM databases WHERE id = %s"
+        await made.asked(parent, branch)
+        assert not await branches.withdraw(made.directory, branch.id)
+        assert made.ask(statement, branch.id) == [(parent.id, False)]
+        failed = "state = 'failed', ended_at = now(), error_code = 'x', error_message = 'x'"
+        made.ask(f"UPDATE restores SET {failed} WHERE target_id = %s", branch.id)
+        assert await branches.withdraw(made.directory, branch.id)
+        assert made.ask(statement, branch.id) == [(None, True)]
+
+
+async def test_a_restore_that_is_being_stored_while_its_branch_is_withdrawn_keeps_it(dsn: str) -> None:
+    async with world(dsn) as made:
+        parent, branch = await reserved(made)
+        async with made.directory.connection() as storing, storing.transaction():
+            await storing.execute("UPDATE databases SET work_after = now() WHERE id = %s", (branch.id,))
+            withdrawing = asyncio.create_task(branches.withdraw(made.directory, branch.id))
+            waiting = "SELECT FROM pg_locks WHERE NOT granted"
+            while not (await storing.execute(waiting)).rowcount:
+                assert not withdrawing.done()
+                await asyncio.sleep(0.01)
+            await storing.execute(
+                "INSERT INTO restores (id, organization_id, database_id, target_id, cell_id, point, actor_kind)"
+                " VALUES ('rst_1', %s, %s, %s, %s, now(), 'operator')",
+                (parent.organization_id, parent.id, branch.id, branch.cell_id),
+            )
+        assert not await withdrawing
 
 
 async def test_a_branch_whose_claim_has_ended_is_not_renewed_and_not_completed(dsn: str) -> None:

@@ -82,7 +82,7 @@ async def reserve(
 
 
 async def withdraw(directory: Directory, reserved: DatabaseRecord) -> None:
-    """Lets a branch that was reserved, and for which there is no restore, be dropped, which frees its name."""
+    """Lets a branch that was reserved be dropped, which frees its name, unless there is a restore for it."""
     await branches.withdraw(directory, reserved.id)
 
 

@@ -84,8 +84,11 @@ async def fill_branch(
 ) -> DatabaseRecord | None:
     """Gives the draft's content to a branch that is reserved for it, and makes that ready.
 
-    Returns None, and changes nothing, if one of the two has changed, or if another worker has claimed the restore.
+    Returns None, and changes nothing, if the branch was deleted, if one of the two has changed, or if another worker
+    has claimed the restore.
     """
+    if branch.state is not DatabaseState.DELETING:
+        return None
     ready = "UPDATE databases SET state = 'ready', work_after = NULL, held_until = NULL WHERE id = %s"
     async with directory.connection() as connection, connection.transaction():
         is_mine = await restores.hold(connection, finished.restore)

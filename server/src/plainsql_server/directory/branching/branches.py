@@ -57,11 +57,18 @@ async def give_up(directory: Directory, branch_id: str) -> bool:
 
 
 async def withdraw(directory: Directory, branch_id: str) -> bool:
-    """The same for a branch that was no work for its cell: it does not count for the daily limit (`daily_limit.py`)."""
+    """The same for a branch that was no work for its cell: it does not count for the daily limit (`daily_limit.py`).
+
+    Returns False, and changes nothing, if a restore is to fill it: the answer to storing that may have been lost.
+    """
     statement = f"""
         UPDATE databases SET work_after = now(), held_until = NULL, branch_of = NULL WHERE id = %s AND {_IS_DRAFT}
+            AND NOT EXISTS (
+                SELECT FROM restores r WHERE r.target_id = databases.id AND r.state IN ('waiting', 'running'))
     """
-    async with directory.connection() as connection:
+    async with directory.connection() as connection, connection.transaction():
+        # What stores a restore has this lock, too. The next statement sees whether it was stored.
+        await connection.execute("SELECT FROM databases WHERE id = %s FOR NO KEY UPDATE", (branch_id,))
         return (await connection.execute(statement, (branch_id,))).rowcount == 1
 
 
