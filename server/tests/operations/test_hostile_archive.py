@@ -108,6 +108,7 @@ _FORCED = """
     create table public.part_1 partition of public.parts for values in (1);
     insert into "a schema"."a ""table"" of it" values (1), (2);
     insert into public.parts values (1), (1);
+    create materialized view public.seen as select a from public.parts;
 """
 _FORCE = """
     alter table {0} enable row level security, force row level security;
@@ -127,6 +128,8 @@ def test_tables_that_hide_their_rows_from_their_owner_are_restored_and_hide_them
     stage.run("restore", "--org", "acme", "hidden", "--from", "hiding", *cell.options(point))
     assert stage.checksums("hidden") == stage.checksums("hiding") != {}
     assert sorted(rows for rows, _ in stage.checksums("hidden").values()) == [2, 2, 2]
+    with stage.owner("hidden") as owner:
+        assert owner.execute("select a from public.seen").fetchall() == [(1,), (1,)]
     for name in ("hiding", "hidden"):
         with stage.admin(name) as admin:
             assert len(admin.execute(_ARE_FORCED).fetchall()) == len(tables)
