@@ -183,9 +183,11 @@ class Site:
                 self.start_planes()
             case ["start", unit] if match := _UNIT.fullmatch(unit):
                 self._back_up(machine, *match.groups())
-            case ["enable", "--now", "plainsql-stream.service", timer] if self.receiver is not None:
+            case ["enable", "plainsql-stream.service", timer] if self.receiver is not None:
                 assert (machine.units / timer).exists()
                 self.receiver.install(machine.units)
+            case ["restart", "plainsql-stream.service", _] if self.receiver is not None:
+                self.receiver.stop()
                 self.receiver.start()
             case ["stop" | "start" as verb, "plainsql-stream.service"] if self.receiver is not None:
                 self.receiver.stop() if verb == "stop" else self.receiver.start()

@@ -7,6 +7,7 @@ what was received otherwise, `test_streamed_cell.py` shows.
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -14,7 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from plainsql_server.cli import main
-from plainsql_server.operations.point_in_time.replay_end import ReplayEnd, lacking_file
+from plainsql_server.core.errors import RequestError
+from plainsql_server.operations.point_in_time.received import ReceivedEnd
+from plainsql_server.operations.point_in_time.replay_end import ReplayEnd, check_reached, lacking_file
 from plainsql_server.operations.programs import find_program
 from server.tests.operations.archived_cell import ArchivedCell, archived_cell
 from server.tests.operations.debian_machine import give_to_postgres
@@ -66,6 +69,36 @@ def test_files_that_are_later_than_the_replay_are_found(
     assert any(map(ended.has_later, has)) is later
     if later:
         assert lacking_file(ended, has) == lacking
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("replayed", "timeline", "record", "refused"),
+    [
+        (replay((1, 8)), 1, 7.5, None),
+        (replay((1, 8)), 1, 8, "Something between the two is missing"),
+        # After a failover of the lost cell. What was received is of the later one, or the receiver was away since.
+        (replay((1, 5), (2, 8)), 2, 7.5, None),
+        (replay((1, 5), (2, 8)), 1, 4.5, None),
+        # The first restore ended at 5, and wrote up to 8; the lost cell had written more.
+        (replay((1, 5), (2, 8)), 1, 5.5, "the replay left at 0/5000000"),
+        (replay((1, 5), (2, 8)), 1, 8.5, "the replay left at 0/5000000"),
+        # It was to leave the first one at 9, and ended before.
+        (replay((1, 9), (2, 5)), 1, 4.5, None),
+        (replay((1, 9), (2, 5)), 1, 6.5, "Something between the two is missing"),
+        (replay((1, 8)), 2, 4.5, "the replay did not follow"),
+    ],
+)
+def test_the_last_record_that_was_received_counts_on_its_own_timeline(
+    replayed: ReplayEnd, timeline: int, record: float, refused: str | None
+) -> None:
+    end = ReceivedEnd(timeline, int(record * _FILE_BYTES), None, datetime.now(UTC))
+    if refused is None:
+        check_reached(replayed, end)
+    else:
+        with pytest.raises(RequestError, match=refused) as raised:
+            check_reached(replayed, end)
+        assert f"--target-timeline=0x{timeline:08X}" in (raised.value.hint or "") or "missing" in refused
 
 
 @pytest.fixture(scope="module")

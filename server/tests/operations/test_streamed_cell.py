@@ -148,7 +148,7 @@ def test_a_receiver_that_is_stopped_or_hangs_is_reported_until_it_receives_again
     assert found["lag_bytes"] > 8_000_000
     assert found["lag_seconds"] > 0
     assert finding(site).startswith("!! Its WAL is not being received.")
-    assert "Start plainsql-stream.service" in finding(site)
+    assert "Restart plainsql-stream.service" in finding(site)
     receiver_of(site).start()
     wait_until_received(site)
     assert finding(site).startswith("ok Its WAL is received.")

@@ -58,6 +58,7 @@ class ReceivedFile:
 class ReceivedEnd:
     """The end of what was received: where its last record begins, and when something was received last."""
 
+    timeline: int
     last_record: int
     newest_complete: str | None
     at: datetime
@@ -144,18 +145,7 @@ async def received_end(folder: Path) -> ReceivedEnd | None:
         # What comes after a gap counts, too: it shows that there is one.
         record = await _last_record([newest])
     at = datetime.fromtimestamp(max(file.written_s for file in files), UTC)
-    return ReceivedEnd(record, complete[-1] if complete else None, at)
-
-
-def check_reached(end: ReceivedEnd, replayed: int) -> None:
-    """Raise RequestError if a replay ended, at this position, before the last record that was received."""
-    if replayed <= end.last_record:
-        raise RequestError(
-            "archive_too_short",
-            f"The WAL was replayed up to {shown_position(replayed)}; what was received has a record at"
-            f" {shown_position(end.last_record)}. Something between the two is missing or damaged.",
-            hint="Restore again. PostgreSQL's log and `pgbackrest verify` say which file it is.",
-        )  # fmt: skip
+    return ReceivedEnd(newest.timeline, record, complete[-1] if complete else None, at)
 
 
 async def _last_record(files: list[ReceivedFile]) -> int:

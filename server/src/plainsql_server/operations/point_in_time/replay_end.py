@@ -5,6 +5,9 @@
 
 To PostgreSQL, a file of WAL that is missing or damaged is the end of the WAL: it opens the cluster, and says nothing.
 It writes down where that was, in the history of the timeline that it begins then. So this looks for anything later.
+
+A cluster that was opened too early has begun a timeline, and the archive may have it. The next restore follows that
+one, and leaves the lost cell's timeline where the first restore ended. So a position counts only on its own timeline.
 """
 
 import re
@@ -60,6 +63,15 @@ class ReplayEnd:
         """The position at which it ended."""
         return self.ancestors[self.timeline]
 
+    def reached(self, timeline: int) -> int:
+        """The position up to which it replayed a timeline; 0 if it did not follow it.
+
+        It may have ended before the position at which it was to leave an ancestor.
+        """
+        if timeline not in self.ancestors:
+            return 0
+        return min(end for each, end in self.ancestors.items() if each >= timeline)
+
     def includes(self, name: str) -> bool:
         """Whether a file of WAL, by its name, is of a timeline that it followed, and not later than that was left.
 
@@ -96,7 +108,8 @@ async def check_replayed(replay: ReplayEnd, archive: Archive, folder: Path) -> R
         raise RequestError("archive_failed", f"Nothing was received in {folder}.")
     received = [file.name for file in received_files(folder)]
     archived = await archived_from(archive, place_of(replay.end, replay.file_bytes))
-    if replay.end > end.last_record and not any(map(replay.has_later, archived)):
+    check_followed(replay, end)
+    if end.last_record < replay.reached(end.timeline) and not any(map(replay.has_later, archived)):
         return end
     lacking = lacking_file(replay, {*archived, *received})
     if lacking is not None:
@@ -109,9 +122,43 @@ async def check_replayed(replay: ReplayEnd, archive: Archive, folder: Path) -> R
     name = file_name(replay.timeline, replay.end, replay.file_bytes)
     raise RequestError(
         "archive_too_short",
-        f"The WAL was replayed up to {shown_position(replay.end)}, and there is more. The file {name} is damaged, or"
-        " the next one.",
-        hint="Restore again. PostgreSQL's log and `pgbackrest verify` say more.",
+        f"The WAL was replayed up to {shown_position(replay.end)}, and there is more. The file {name}, or the next one,"
+        " is damaged or was not placed.",
+        hint=f"Restore again{_on(end)}. PostgreSQL's log and `pgbackrest verify` say more.",
+    )
+
+
+def check_reached(replay: ReplayEnd, end: ReceivedEnd) -> None:
+    """Raise RequestError if a replay ended before the last record that was received."""
+    check_followed(replay, end)
+    if end.last_record >= replay.reached(end.timeline):
+        raise RequestError(
+            "archive_too_short",
+            f"The WAL was replayed up to {shown_position(replay.end)}; what was received has a record at"
+            f" {shown_position(end.last_record)}. Something between the two is missing or damaged.",
+            hint="Restore again. PostgreSQL's log and `pgbackrest verify` say which file it is.",
+        )  # fmt: skip
+
+
+def check_followed(replay: ReplayEnd, end: ReceivedEnd) -> None:
+    """Raise RequestError if a replay left the timeline of what was received before its last record."""
+    left = replay.ancestors.get(end.timeline, 0)
+    if end.timeline == replay.timeline or end.last_record < left:
+        return
+    raise RequestError(
+        "archive_too_short",
+        f"What was received has a record at {shown_position(end.last_record)} of the timeline {end.timeline}, which the"
+        f" replay {f'left at {shown_position(left)}' if left else 'did not follow'}. It followed the timeline"
+        f" {replay.timeline}, as a cluster wrote it that was opened too early.",
+        hint=f"Restore the cell again{_on(end)}.",
+    )  # fmt: skip
+
+
+def _on(end: ReceivedEnd) -> str:
+    """How pgBackRest follows the timeline of what was received."""
+    return (
+        f", with --target-timeline=0x{end.timeline:08X}, and place what was received: `A file of the WAL is missing` in"
+        " docs/backups.md"
     )
 
 

@@ -49,6 +49,11 @@ _IS_ARCHIVED = """
     WHERE last_archived_wal ~ '^[0-9A-F]{24}($|[.][0-9A-F]{8}[.]backup$)'
       AND substr(last_archived_wal, 9, 16) >= substr(%s, 9) COLLATE "C"
 """
+# With --replace, the old content stays closed for some seconds after the new one was published.
+_ENDED = (
+    "If it was at the step `swap`, the content may have been replaced: then `database list` shows the old content, as"
+    " a database that is being deleted."
+)
 # The name of a file begins with its timeline.
 _TIMELINE_LENGTH = 8
 
@@ -67,6 +72,10 @@ class _WalEnd:
     """The last file that it has closed."""
     position: int
     is_archived: bool
+
+    @property
+    def timeline(self) -> int:
+        return int(self.file[:_TIMELINE_LENGTH], 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +123,12 @@ async def restore_at(
         end = await _close_wal(cell, progress)
         if not may_lack_the_last and (end is None or not end.is_archived):
             await _check_received(cell, archive, end)
-    with ending_in_order(), tempfile.TemporaryFile(dir=folder) as file:
+    with ending_in_order(hint=_ENDED), tempfile.TemporaryFile(dir=folder) as file:
         async with spare_cluster_at(
             archive, origin.engine_name, cell.admin_role, point, sources=sources, parent=folder, free_ratio=free_ratio,
             progress=progress,
         ) as spare:  # fmt: skip
-            is_whole = end is not None and parsed_position(spare.replayed) >= end.position
+            is_whole = end is not None and spare.replay.reached(end.timeline) >= end.position
             if end is not None and not is_whole and (end.is_archived or not may_lack_the_last):
                 raise _not_replayed(spare, end)
             there = replace(cell, conninfo=spare.conninfo)
@@ -205,7 +214,8 @@ async def _too_short(cell: CellRecord, archive: Archive, end: _WalEnd | None, ne
 
 
 def _not_replayed(spare: SpareCluster, end: _WalEnd) -> RequestError:
-    replayed, written = f"The WAL was replayed up to {spare.replayed}", shown_position(end.position)
+    replayed = f"The WAL was replayed up to {shown_position(spare.replay.reached(end.timeline))}"
+    written = shown_position(end.position)
     if end.is_archived:
         return RequestError(
             "archive_failed",

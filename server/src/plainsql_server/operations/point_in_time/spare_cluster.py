@@ -43,13 +43,9 @@ from plainsql_server.operations.point_in_time.free_space import (
 from plainsql_server.operations.point_in_time.gaps import missing_file
 from plainsql_server.operations.point_in_time.pgbackrest import Archive, run_pgbackrest
 from plainsql_server.operations.point_in_time.reach import base_backup
-from plainsql_server.operations.point_in_time.received import (
-    check_reached,
-    parsed_position,
-    place_received,
-    received_end,
-)
+from plainsql_server.operations.point_in_time.received import place_received, received_end
 from plainsql_server.operations.point_in_time.replay import Replay, planned_replay
+from plainsql_server.operations.point_in_time.replay_end import ReplayEnd, check_reached, replay_of
 from plainsql_server.operations.point_in_time.spare_folder import SpareFolder, remove_abandoned, spare_folder
 from plainsql_server.operations.programs import find_program, program_environment
 from plainsql_server.operations.progress import Progress
@@ -104,8 +100,8 @@ class SpareCluster:
     conninfo: str
     last_commit_at: datetime | None
     """When the last transaction that it has was committed; None if its WAL has none."""
-    replayed: str
-    """The position up to which it has replayed the WAL."""
+    replay: ReplayEnd
+    """How far it has replayed the WAL."""
     received_until: datetime | None = None
     """When something was received last, if it has all that was received."""
 
@@ -163,16 +159,16 @@ async def _restored(
         spare, found = await _described(conninfo, admin_role, engine_name)
         await _check_undamaged(folder, oids | found)
         if received is not None and point is None:
-            check_reached(received, parsed_position(spare.replayed))
+            check_reached(spare.replay, received)
             spare = replace(spare, received_until=received.at)
         yield spare
 
 
 @contextmanager
-def ending_in_order() -> Iterator[None]:
+def ending_in_order(*, hint: str | None = None) -> Iterator[None]:
     """Cancels this task on the first signal that would end the process, so that nothing is left behind.
 
-    Within another such block, it does nothing.
+    Raises RequestError with the hint then. Within another such block, it does nothing.
     """
     task, loop, received = asyncio.current_task(), asyncio.get_running_loop(), list[signal.Signals]()
     assert task is not None
@@ -192,7 +188,7 @@ def ending_in_order() -> Iterator[None]:
     except asyncio.CancelledError:
         if not received:
             raise
-        raise RequestError("restore_ended", f"Ended by {received[0].name}.") from None
+        raise RequestError("restore_ended", f"Ended by {received[0].name}.", hint=hint) from None
     finally:
         for each in handled:
             loop.remove_signal_handler(each)
@@ -348,21 +344,16 @@ async def _described(conninfo: str, admin_role: str, engine_name: str) -> tuple[
     """The cluster, and the OID of the database, if there is one. Raises RequestError if the role can't log in."""
     dsn = f"{conninfo} user={admin_role} dbname={MAINTENANCE_DATABASE}"
     found = """
-        SELECT pg_last_xact_replay_timestamp(), pg_last_wal_replay_lsn()::text,
-               (SELECT oid FROM pg_database WHERE datname = %s)
+        SELECT pg_last_xact_replay_timestamp(), (SELECT oid FROM pg_database WHERE datname = %s)
     """
     try:
         async with await psycopg.AsyncConnection.connect(
             dsn, autocommit=True, connect_timeout=_CONNECT_S
         ) as connection:
-            last, replayed, oid = await (await connection.execute(found, (engine_name,))).fetchone() or (
-                None,
-                "0/0",
-                None,
-            )
+            last, oid = await (await connection.execute(found, (engine_name,))).fetchone() or (None, None)
     except psycopg.Error as error:
         raise RequestError("archive_failed", f"The spare cluster can't be used: {described(error)}") from error
-    return SpareCluster(conninfo, last, replayed), {oid} - {None}
+    return SpareCluster(conninfo, last, await replay_of(dsn)), {oid} - {None}
 
 
 async def _check_undamaged(folder: SpareFolder, oids: set[int]) -> None:

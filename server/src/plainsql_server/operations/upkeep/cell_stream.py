@@ -11,7 +11,7 @@ from plainsql_server.engine.admin.login_rules import ReceiverRules
 from plainsql_server.engine.admin.measures import STREAM_WITHIN_S, StreamMeasures
 from plainsql_server.operations.findings import Finding, broken, good, warning
 
-_START = "Start plainsql-stream.service on the receiver's machine, or read its log: docs/backups.md."
+_START = "Restart plainsql-stream.service on the receiver's machine, or read its log: docs/backups.md."
 _ANEW = "Make the slot anew, and receive into an empty folder: `A receiver whose slot is lost` in docs/backups.md."
 
 
