@@ -396,6 +396,16 @@ test("changes of a table that is not shown any more are named, found again and d
   await signIn(page);
   await page.getByText("Still here: 1 change in main: public.console_items, not saved.").waitFor();
   assert.deepEqual(await look(page, "unsaved-elsewhere"), []);
+  // It would be lost with the session, though it is not shown.
+  await page.locator(".countdown").click();
+  await page.getByRole("menuitem", { name: "Sign out", exact: true }).click();
+  const question = page.getByRole("dialog", { name: "Leave without saving?" });
+  await question
+    .getByText("In tables that are not shown: 1 change in main: public.console_items, not saved.")
+    .waitFor();
+  assert.deepEqual(await look(page, "leave-kept"), []);
+  await question.getByRole("button", { name: "Stay" }).click();
+  await question.waitFor({ state: "detached" });
   await page.getByRole("button", { name: "Open the table" }).click();
   await page.getByRole("gridcell", { name: "Kept", exact: true }).waitFor();
   assert.deepEqual(

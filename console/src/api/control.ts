@@ -24,14 +24,17 @@ export const signIn = async (secret: string): Promise<void> => {
 const LINK_USED =
   "This link no longer signs you in: it works once, and for 10 minutes. Sign in with the API key, or start" +
   " plainsql-server dev again, which shows another link.";
+const LINK_STAYED =
+  "The link has not signed you in, and can't be used again. Start plainsql-server dev again, which shows another one.";
 const OWN_KEY = "web console, by a link";
 const OWN_KEY_MS = 24 * 3_600_000;
 
 /**
  * Exchanges the token of a link for a session. A session can't make another one, and ends with its key. So a key of 24
- * hours is made, of which nobody keeps the secret, and which is revoked when one signs out.
+ * hours is made, of which nobody keeps the secret, and which is revoked when one signs out. A session that is there ends
+ * only if `mayEnd` says so, which is asked last.
  */
-export const signInByLink = async (link: string): Promise<void> => {
+export const signInByLink = async (link: string, mayEnd: () => Promise<boolean>): Promise<void> => {
   const control = location.origin;
   const byLink = <T>(path: string, wanted: Wanted = {}): Promise<T> =>
     request<T>(control + path, { ...wanted, token: link }).catch((error) => {
@@ -45,6 +48,7 @@ export const signInByLink = async (link: string): Promise<void> => {
     // First, so that nobody is signed in by a link that still works.
     await byLink("/v1/session", { method: "DELETE" });
     const next = await sessionOf(await newToken(control, key.secret), key.id);
+    if (session.get() && !(await mayEnd())) throw new Error(LINK_STAYED);
     if (session.get()) await signOut();
     keep(next);
   } catch (error) {

@@ -67,10 +67,14 @@ export const loadDatabases = async (): Promise<void> => {
   if (first) choose(first.name);
 };
 
+/** The last database that was renamed here. What is kept of it by name follows. */
+export const renaming = store<{ before: string; after: string } | undefined>(undefined);
+
 /** Follows a new name, so that the database that was chosen stays chosen. */
 export const renamed = (before: string, after: string): void => {
   databases.update((all) => all?.map((each) => (each.name === before ? { ...each, name: after } : each)));
   if (database.get() === before) choose(after);
+  renaming.set({ before, after });
 };
 
 /** Whether the chosen one can't be used: it was deleted, has another name now, or is not ready. */

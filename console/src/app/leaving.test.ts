@@ -77,3 +77,14 @@ it("asks once, however often one wants to leave, and goes where one wanted last"
   mayLeave(() => done.push("three"));
   expect(done.at(-1)).toBe("three");
 });
+
+it("asks about what is not shown where that would be lost, too", () => {
+  const done: string[] = [];
+  const signOut = () => mayLeave(() => done.push("signed out"), undefined, "1 change in main: public.b");
+  signOut();
+  expect([done, asked.get()?.others]).toEqual([[], "1 change in main: public.b"]);
+  answer(false);
+  signOut();
+  answer(true);
+  expect(done).toEqual(["signed out"]);
+});

@@ -7,6 +7,8 @@ import { store } from "../api/store.ts";
 export interface Leaving {
   leave: () => void;
   stay: () => void;
+  /** In words, what would be lost besides what is shown. */
+  others: string;
 }
 
 /** The question that waits for an answer. */
@@ -14,9 +16,9 @@ export const asked = store<Leaving | undefined>(undefined);
 
 const unsaved = new Set<symbol>();
 
-/** Leaves at once if nothing would be lost, and asks else. */
-export const mayLeave = (leave: () => void, stay: () => void = () => undefined): void => {
-  if (unsaved.size === 0) {
+/** Leaves at once if nothing would be lost, neither of what is shown nor of `others`, and asks else. */
+export const mayLeave = (leave: () => void, stay: () => void = () => undefined, others = ""): void => {
+  if (unsaved.size === 0 && !others) {
     leave();
     return;
   }
@@ -28,6 +30,7 @@ export const mayLeave = (leave: () => void, stay: () => void = () => undefined):
       before?.stay();
       stay();
     },
+    others,
   });
 };
 
@@ -47,6 +50,9 @@ export const holdUnsaved = (): (() => void) => {
 };
 
 export const hasUnsaved = (): boolean => unsaved.size > 0;
+
+/** What is held as not saved: to know later whether there is more. */
+export const heldUnsaved = (): symbol[] => [...unsaved];
 
 /** Asks before a part is left, while it has something that is not saved. Returns what lets it go without a question. */
 export const useUnsaved = (isUnsaved: boolean): (() => void) => {

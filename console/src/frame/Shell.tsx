@@ -16,6 +16,7 @@ import { setTheme, toggleTheme } from "../app/theme.ts";
 import { toast } from "../app/toast.tsx";
 import { draftsOf } from "../editor/drafts.ts";
 import { QueryPage } from "../editor/QueryPage.tsx";
+import { unsaved, unsavedText } from "../schema/unsaved.ts";
 import { ForgetDialog } from "./ForgetDialog.tsx";
 import { LeaveDialog } from "./LeaveDialog.tsx";
 import type { Command } from "./matching.ts";
@@ -82,7 +83,7 @@ const commandsOf = (pages: readonly Page[], names: readonly string[], forget: ()
   { name: "API reference", hint: "opens a page", act: () => void open("/docs", "_blank", "noopener") },
 ];
 
-const leaveSession = () => mayLeave(() => void signOut());
+const leaveSession = () => mayLeave(() => void signOut(), undefined, unsavedText(unsaved.get()));
 
 const extend = async (): Promise<void> => {
   try {

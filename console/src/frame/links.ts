@@ -1,6 +1,6 @@
 /**
- * Follows a link that signs one in. A session that is there, and what it shows, stay until the link has signed one in,
- * and one who has something that is not saved is asked before.
+ * Follows a link that signs one in. A session that is there, and what it shows, stay until the link has signed one in.
+ * One who has something that is not saved is asked before, and again if there is more when the session is to end.
  */
 
 import { signInByLink } from "../api/control.ts";
@@ -8,9 +8,10 @@ import { link, mayUseLinks } from "../api/link.ts";
 import { textOf } from "../api/requests.ts";
 import { leftOver, session } from "../api/session.ts";
 import { store } from "../api/store.ts";
-import { mayLeave } from "../app/leaving.ts";
+import { asked, heldUnsaved, mayLeave } from "../app/leaving.ts";
 import { leave } from "../app/place.ts";
 import { toast } from "../app/toast.tsx";
+import { unsaved, unsavedText } from "../schema/unsaved.ts";
 
 /** Why the last link did not sign one in. */
 export const linkFault = store("");
@@ -28,9 +29,29 @@ const fail = (text: string): void => {
   else linkFault.set(text);
 };
 
+/** All that would be lost with the session. */
+const losses = (): unknown[] => [...heldUnsaved(), ...unsaved.get()];
+
+/** Whether the session may end: one can go on working while the link signs one in, and is asked about what is new. */
+const mayEnd = (agreed: readonly unknown[]): Promise<boolean> =>
+  new Promise((resolve) => {
+    if (losses().every((each) => agreed.includes(each))) {
+      resolve(true);
+      return;
+    }
+    mayLeave(() => resolve(true), undefined, unsavedText(unsaved.get()));
+    // One who leaves by another way instead, such as the browser's way back, has not agreed either.
+    const stop = asked.follow(() => {
+      if (asked.get()) return;
+      stop();
+      queueMicrotask(() => resolve(false));
+    });
+  });
+
 const enter = async (token: string): Promise<void> => {
+  const agreed = losses();
   try {
-    await signInByLink(token);
+    await signInByLink(token, () => mayEnd(agreed));
     // What was shown was of another session.
     leave();
     if (leftOver.get()) toast(leftOver.get(), "danger");
@@ -52,5 +73,7 @@ export const followLink = (token: string): void => {
   mayLeave(
     () => void enter(token),
     () => drop(token),
+    // Where no session ends, what was kept of the last one is what one signs in for.
+    session.get() && unsavedText(unsaved.get()),
   );
 };

@@ -15,6 +15,7 @@ vi.stubGlobal("sessionStorage", { getItem: () => null, setItem: () => undefined,
 
 const { end, ended, expire, keep } = await import("../api/session.ts");
 const { store } = await import("../api/store.ts");
+const { renamed } = await import("../app/databases.ts");
 const { NONE, toggledDelete, withInsert, withUpdate } = await import("./edits.ts");
 const { isSmall, changesOf, unsaved, keepAtEnd, unsavedOf, unsavedText, release, updateSent, isTooLate } = await import(
   "./unsaved.ts"
@@ -141,6 +142,17 @@ it("says that it is unknown whether changes were saved that were on their way, u
   expect(seen).toEqual(["2 changes in main: public.t, not saved", ""]);
 });
 
+it("follows a database that is renamed, and a late response follows as well", () => {
+  const found = expired();
+  keepAtEnd({ ...made(), owner: { ...owner, database: "other" } });
+  signIn("org_1");
+  renamed("main", "store");
+  expect([unsavedOf(owner), unsavedOf({ ...owner, database: "store" })]).toEqual([undefined, found]);
+  expect(unsavedText(unsaved.get())).toContain("2 changes in store: public.t, not saved; 2 changes in other:");
+  found.changes.set(changesOf(NONE, 1));
+  expect(unsaved.get().map((each) => each.owner.database)).toEqual(["other"]);
+});
+
 it("lets a late response change nothing but what it belongs to", () => {
   const { changes } = made();
   const { idempotencyKey } = changes.get();
@@ -165,7 +177,11 @@ it("does not let changes in doubt be sent again when the service may have forgot
 
 it("lets one discard a single change unasked, but no new row, and nothing in doubt", () => {
   const one = withUpdate(NONE, row, "title", "x");
-  const cases = [one, toggledDelete(NONE, row), withUpdate(one, [2, "b"], "title", "y"), withInsert(NONE, new Map())];
-  expect(cases.map((each) => isSmall(changesOf(each)))).toEqual([true, true, false, false]);
+  const ofOneRow = withUpdate(one, row, "data", "a long text");
+  const small = [NONE, one, withUpdate(one, row, "title", "y"), toggledDelete(NONE, row)];
+  expect(small.map((each) => isSmall(changesOf(each)))).toEqual([true, true, true, true]);
+  const large = [ofOneRow, toggledDelete(ofOneRow, row), withUpdate(one, [2, "b"], "title", "y")];
+  const all = [...large, withInsert(NONE, new Map())];
+  expect(all.map((each) => isSmall(changesOf(each)))).toEqual([false, false, false, false]);
   expect(isSmall({ ...changesOf(one), isInDoubt: true })).toBe(false);
 });

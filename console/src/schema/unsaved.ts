@@ -8,6 +8,7 @@ import { newKey, type Table } from "../api/data.ts";
 import { mayBeForgotten } from "../api/outcome.ts";
 import { current, ended, session } from "../api/session.ts";
 import { type Store, store } from "../api/store.ts";
+import { renaming } from "../app/databases.ts";
 import { count } from "../app/figures.ts";
 import { idOf } from "../app/relations.ts";
 import { countOf, editsOf, type Pending } from "./edits.ts";
@@ -57,9 +58,13 @@ export const isTyped = ({ typed }: Pick<Changes, "typed">): boolean => [...typed
 /** Whether nothing would be lost with them. */
 export const isEmpty = (changes: Changes): boolean => sizeOf(changes) === 0 && !isTyped(changes);
 
+/** How many cells were changed and rows marked. What was typed into a row that is then deleted counts as well. */
+const stepsOf = ({ updates, deletes }: Pending): number =>
+  [...updates.values()].reduce((sum, changed) => sum + changed.size, deletes.size);
+
 /** Whether they are easily made again: one cell, or one row that is to be deleted. Others are not discarded unasked. */
-export const isSmall = (changes: Changes): boolean =>
-  sizeOf(changes) < 2 && changes.pending.inserts.length === 0 && !changes.isInDoubt;
+export const isSmall = ({ pending, isInDoubt }: Changes): boolean =>
+  stepsOf(pending) < 2 && pending.inserts.length === 0 && !isInDoubt;
 
 /** Whether they must not be sent again: the service may have forgotten their key, and would run them twice. */
 export const isTooLate = ({ isInDoubt, sentAt }: Changes): boolean => isInDoubt && mayBeForgotten(sentAt);
@@ -140,6 +145,13 @@ const NO_ONE: readonly UnsavedTable[] = [];
 session.follow(() => {
   const here = session.get();
   if (here && unsaved.get().some(({ owner }) => owner.organization !== here.organization.id)) unsaved.set(NO_ONE);
+});
+renaming.follow(() => {
+  const { before, after } = renaming.get() ?? {};
+  if (after === undefined || !unsaved.get().some(({ owner }) => owner.database === before)) return;
+  // Each stays the same object: a late response is still for it.
+  for (const each of unsaved.get()) if (each.owner.database === before) each.owner = { ...each.owner, database: after };
+  unsaved.set([...unsaved.get()]);
 });
 ended.follow(() => {
   if (["signed out", "forgotten"].includes(ended.get())) unsaved.set(NO_ONE);
