@@ -4,7 +4,7 @@ import { type KeyboardEvent, useEffect, useState } from "react";
 import { Marked } from "../app/marked.tsx";
 import { Dialog, Problem, useLoaded } from "../app/parts.tsx";
 import { find } from "./found.ts";
-import { afterWait, type Command, matching, onEnter } from "./matching.ts";
+import { afterWait, type Command, firstOf, matching, onEnter } from "./matching.ts";
 
 interface Props {
   commands: readonly Command[];
@@ -20,8 +20,8 @@ export const Palette = ({ commands, database, close }: Props) => {
   // The one that was moved to.
   const [at, setAt] = useState<number>();
   const loaded = useLoaded(async () => (database === null ? undefined : find(database)), `${database}`);
-  // Whether Enter was pressed before the tables were there.
-  const [isWaiting, setWaiting] = useState(false);
+  // Set if Enter was pressed before the tables were there, with what stood first.
+  const [waiting, setWaiting] = useState<{ first: string | undefined }>();
   const matches = matching([commands, loaded.value?.commands ?? []], text).slice(0, SHOWN_MAX);
   const found = matches.map(({ command }) => command);
   const chosen = found[Math.min(at ?? 0, found.length - 1)];
@@ -36,21 +36,21 @@ export const Palette = ({ commands, database, close }: Props) => {
   };
   // biome-ignore lint/correctness/useExhaustiveDependencies: what is found belongs to what is loaded
   useEffect(() => {
-    if (!isWaiting || loaded.isLoading) return;
-    setWaiting(false);
-    const next = afterWait(matches, loaded.value?.commands ?? []);
+    if (!waiting || loaded.isLoading) return;
+    setWaiting(undefined);
+    const next = afterWait(matches, loaded.value?.commands ?? [], waiting.first);
     if (next) act(next);
-  }, [isWaiting, loaded.isLoading]);
+  }, [waiting, loaded.isLoading]);
   const enter = () => {
     const next = at === undefined ? onEnter(matches[0], loaded.isLoading) : "take";
     if (next === "take") act(chosen);
-    else if (next === "wait") setWaiting(true);
+    else if (next === "wait") setWaiting({ first: firstOf(matches) });
   };
   const move = (event: KeyboardEvent) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) {
       setAt(Math.max(0, Math.min(found.length - 1, (at ?? 0) + step)));
-      setWaiting(false);
+      setWaiting(undefined);
     } else if (event.key === "Enter") enter();
     else return;
     event.preventDefault();
@@ -70,7 +70,7 @@ export const Palette = ({ commands, database, close }: Props) => {
           onChange={(event) => {
             setText(event.target.value);
             setAt(undefined);
-            setWaiting(false);
+            setWaiting(undefined);
           }}
           onKeyDown={move}
           autoFocus
@@ -95,7 +95,7 @@ export const Palette = ({ commands, database, close }: Props) => {
         </div>
         {/* Always there, so that what it says is announced. */}
         <div className="faint" role="status">
-          {(found.length === 0 || isWaiting) &&
+          {(found.length === 0 || waiting) &&
             (loaded.isLoading ? "Looking for tables and functions…" : "There is no such command, table or function.")}
         </div>
         <Problem error={loaded.error} />

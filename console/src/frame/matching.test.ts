@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { afterWait, matching, onEnter } from "./matching.ts";
+import { afterWait, firstOf, matching, onEnter } from "./matching.ts";
 
 const of = (...names: string[]) => names.map((name) => ({ name, act: () => undefined }));
 const commands = [
@@ -11,7 +11,7 @@ const names = (text: string, ...others: string[]) => found(text, ...others).map(
 
 const after = (text: string, ...others: string[]) => {
   const loaded = of(...others);
-  return afterWait(matching([commands, loaded], text), loaded)?.name;
+  return afterWait(matching([commands, loaded], text), loaded, firstOf(matching([commands], text)))?.name;
 };
 
 it("has an exact name first, then what begins with the text, has it, and has its letters", () => {
@@ -55,4 +55,22 @@ it("takes after the wait the command that was the first before, unless a table f
   expect(after("to data", "x")).toBe("Go to Databases");
   expect(after("orders", "sales.orders")).toBe("Use database orders");
   expect(after("orders", "sales.orders", "orders")).toBe("orders");
+});
+
+it("takes after the wait no command that was not there before, such as a database that was listed meanwhile", () => {
+  const before = of("Switch between dark and light");
+  const listed = (...databases: string[]) => [
+    ...of(...databases.map((name) => `Use database ${name}`)),
+    ...of("Switch between dark and light"),
+  ];
+  const afterListing = (text: string, databases: string[], ...others: string[]) => {
+    const loaded = of(...others);
+    const first = firstOf(matching([before], text));
+    return afterWait(matching([listed(...databases), loaded], text), loaded, first)?.name;
+  };
+  expect(afterListing("dar", ["dart"])).toBe("Switch between dark and light");
+  expect(afterListing("dar", ["dart"], "darts")).toBe("darts");
+  expect(afterListing("dart", ["dart"])).toBeUndefined();
+  // Of what is loaded, it is not the only one that has the text.
+  expect(afterListing("dart", ["dart"], "old_darts")).toBeUndefined();
 });

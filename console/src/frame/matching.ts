@@ -60,14 +60,24 @@ export const onEnter = (best: Match | undefined, isLoading: boolean): "take" | "
   return best ? "take" : "nothing";
 };
 
+/** The command that stands first, if it has the text. By its name: commands are made anew when databases are listed. */
+export const firstOf = ([best]: readonly Match[]): string | undefined =>
+  best && best.fit !== "scattered" ? best.command.name : undefined;
+
 /**
- * What an Enter that has waited takes: what it would take now. A command that has the text stood first in the list
- * when Enter was pressed, and still does. What was loaded was not in view, so it takes only one that is
- * the text or begins with it, or the only one that has it.
+ * What an Enter that has waited takes: the command that stood `first` when Enter was pressed. Others were not in view.
+ * Of what was loaded meanwhile, it takes what is the text or begins with it, or the only one that has it.
  */
-export const afterWait = (matches: readonly Match[], loaded: readonly Command[]): Command | undefined => {
-  const [best, ...others] = matches.filter(({ fit }) => fit !== "scattered");
-  if (!best) return undefined;
-  const isSeen = !loaded.includes(best.command);
-  return isSeen || SURE.includes(best.fit) || others.length === 0 ? best.command : undefined;
+export const afterWait = (
+  matches: readonly Match[],
+  loaded: readonly Command[],
+  first: string | undefined,
+): Command | undefined => {
+  const having = matches.filter(({ fit }) => fit !== "scattered");
+  const isLoaded = ({ command }: Match) => loaded.includes(command);
+  const found =
+    having.find((each) => isLoaded(each) && SURE.includes(each.fit)) ??
+    having.find((each) => !isLoaded(each) && each.command.name === first) ??
+    having.find((each) => isLoaded(each) && having.length === 1);
+  return found?.command;
 };
