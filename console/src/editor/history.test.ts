@@ -9,11 +9,15 @@ const newKey = () => {
 vi.mock("../api/data.ts", () => ({ ...sent, newKey, rehearse: vi.fn() }));
 const nothing = () => undefined;
 const kept = new Map<string, string>();
+let room = Number.POSITIVE_INFINITY;
 vi.stubGlobal("addEventListener", nothing);
 vi.stubGlobal("sessionStorage", { getItem: () => null, setItem: nothing });
 vi.stubGlobal("localStorage", {
   getItem: (key: string) => kept.get(key) ?? null,
-  setItem: (key: string, value: string) => void kept.set(key, value),
+  setItem: (key: string, value: string) => {
+    if (value.length > room) throw new Error("QuotaExceededError");
+    kept.set(key, value);
+  },
 });
 
 const { session } = await import("../api/session.ts");
@@ -41,6 +45,7 @@ const ANSWER = { columns: [], types: [], rows: [], command: "INSERT", affectedRo
 
 beforeEach(() => {
   kept.clear();
+  room = Number.POSITIVE_INFINITY;
   forgetHistories();
   for (const each of Object.values(sent)) each.mockReset();
 });
@@ -120,6 +125,24 @@ it("keeps SQL whole, and says of what is too long that it is cut", () => {
   historyOf("org").add(ranOfLength(400_000, "more"));
   historyOf("org").add(ranOfLength(20_000, "most"));
   expect(found().slice(0, 3)).toEqual([[20_000, false], [400_000, false], cut]);
+});
+
+it("keeps each entry with its key, and cuts long texts, where the browser stores little more", () => {
+  room = 60_000;
+  const lengths = [10, 30_000, 19_999, 1_000_000];
+  for (const length of lengths) historyOf("org").add({ ...ranOfLength(length, `${length} `), key: `key ${length}` });
+  const ran = reloaded().ran.get();
+  expect(ran.map(({ key, sql, length }) => [key, sql.length, length])).toEqual([
+    ["key 1000000", 1_000, 1_000_000],
+    ["key 19999", 19_999, undefined],
+    ["key 30000", 1_000, 30_000],
+    ["key 10", 10, undefined],
+  ]);
+  expect(ran.map(isCut)).toEqual([true, false, true, false]);
+  // Then the older ones go.
+  room = 2_000;
+  historyOf("org").add(ranOfLength(1_000_000, "last"));
+  expect(reloaded().ran.get().map(isCut)).toEqual([true]);
 });
 
 it("takes what an older version has cut for no whole text", () => {

@@ -17,17 +17,27 @@ const RAN_MAX = 300;
 const LONG_MAX = 1_000_000;
 const BEGINNING_MAX = 1_000;
 
+const cut = (ran: Ran): Ran => ({
+  ...ran,
+  length: ran.length ?? ran.sql.length,
+  sql: ran.sql.slice(0, BEGINNING_MAX),
+});
+
 /** What is kept of the entries, the last one first. A text is kept whole, or is known to be cut. */
 const kept = (all: readonly Ran[]): Ran[] => {
   let room = LONG_MAX;
   return all.slice(0, RAN_MAX).map((ran) => {
     const length = ran.length ?? ran.sql.length;
     if (length < SHORT_MAX || isCut(ran)) return ran;
-    if (length > room) return { ...ran, length, sql: ran.sql.slice(0, BEGINNING_MAX) };
+    if (length > room) return cut(ran);
     room -= length;
     return { ...ran, length };
   });
 };
+
+/** The entries with the beginning only of each long text. What an older version has cut stays known to be cut. */
+const shortened = (all: readonly Ran[]): Ran[] =>
+  all.map((ran) => (ran.sql.length < SHORT_MAX || isCut(ran) ? ran : cut(ran)));
 
 interface List<T> {
   all: Store<T[]>;
@@ -149,8 +159,11 @@ export class History {
     const others = this.ran.get().filter(({ id }) => id === undefined || id !== ran.id);
     // Only what an older version has stored may be cut without its length.
     const next = kept([{ ...ran, length: ran.sql.length < SHORT_MAX ? undefined : ran.sql.length }, ...others]);
-    // Drafts matter more: where the browser stores no more, the oldest ones go.
-    while (!this.#ran.write(next) && next.length > 0) next.length = Math.floor(next.length / 2);
+    if (this.#ran.write(next)) return;
+    // Drafts matter more: where the browser stores no more, long texts go, and then the oldest entries. The key of a
+    // write is needed however long its text is.
+    const short = shortened(next);
+    while (!this.#ran.write(short) && short.length > 0) short.length = Math.floor(short.length / 2);
   }
 
   /** Asks the service what became of a write, by its key, and keeps the answer. */
