@@ -123,6 +123,13 @@ test("what turns text round, or is not seen, is marked in values, names, errors,
   await typeSql(page, "select 1 -- \u202e\u180e\u{e0041}");
   const inEditor = page.locator(".sql-field .unseen-character");
   assert.deepEqual(await inEditor.allInnerTexts(), ["U+202E", "U+180E", "U+E0041"]);
+  // A joiner is marked until what it joins is there, and again when that is gone.
+  await typeSql(page, "select 'users\u034f', 'می\u200c");
+  assert.deepEqual(await inEditor.allInnerTexts(), ["U+034F", "U+200C"]);
+  await page.keyboard.insertText("ش");
+  assert.deepEqual(await inEditor.allInnerTexts(), ["U+034F"]);
+  await page.keyboard.press("Backspace");
+  assert.deepEqual(await inEditor.allInnerTexts(), ["U+034F", "U+200C"]);
   const name = 'public."turned \u202e"';
   await sql(`create table ${name} (id int primary key, v text default ${quoted(turned)})`);
   await sql(`insert into ${name} values (1)`);

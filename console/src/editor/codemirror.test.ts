@@ -4,12 +4,12 @@ import { expect, it, vi } from "vitest";
 
 vi.stubGlobal("navigator", { platform: "" });
 
-const { completeName, UNSEEN_CHARACTERS } = await import("./codemirror.ts");
+const { completeName, UnseenMark } = await import("./codemirror.ts");
 const { namesOf } = await import("./schema.ts");
 
 it("draws the number that is shown elsewhere", () => {
   vi.stubGlobal("document", { createElement: () => ({}) });
-  expect(UNSEEN_CHARACTERS.render(0xe0041)).toMatchObject({ className: "unseen-character", textContent: "U+E0041" });
+  expect(new UnseenMark("\u{e0041}").toDOM()).toMatchObject({ className: "unseen-character", textContent: "U+E0041" });
   vi.unstubAllGlobals();
 });
 

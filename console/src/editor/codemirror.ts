@@ -34,10 +34,13 @@ import {
   drawSelection,
   EditorView,
   highlightActiveLine,
-  highlightSpecialChars,
   keymap,
   lineNumbers,
+  MatchDecorator,
   placeholder,
+  ViewPlugin,
+  type ViewUpdate,
+  WidgetType,
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { marked, numberOf, UNSEEN, UNSEEN_TITLE } from "../app/marked.tsx";
@@ -149,17 +152,48 @@ const wantedField = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
-/** What turns text round, and what is not seen, is marked as elsewhere: the SQL may be someone else's. */
-export const UNSEEN_CHARACTERS = {
-  specialChars: new RegExp(UNSEEN, "gu"),
-  render: (code: number): HTMLElement => {
+export class UnseenMark extends WidgetType {
+  readonly #character: string;
+
+  constructor(character: string) {
+    super();
+    this.#character = character;
+  }
+
+  override eq(other: UnseenMark): boolean {
+    return other.#character === this.#character;
+  }
+
+  override toDOM(): HTMLElement {
     const mark = document.createElement("span");
     mark.className = "unseen-character";
     mark.title = UNSEEN_TITLE;
-    mark.textContent = numberOf(String.fromCodePoint(code));
+    mark.textContent = numberOf(this.#character);
     return mark;
-  },
-};
+  }
+
+  override ignoreEvent(): boolean {
+    return false;
+  }
+}
+
+// Not CodeMirror's own marks of special characters: they look again at what is typed only, and whether a joiner is
+// marked depends on its neighbours. This looks at the whole line.
+const unseen = new MatchDecorator({
+  regexp: new RegExp(UNSEEN, "gu"),
+  decoration: ([character]) => Decoration.replace({ widget: new UnseenMark(character) }),
+});
+
+/** What turns text round, and what is not seen, is marked as elsewhere: the SQL may be someone else's. */
+const unseenMarks = ViewPlugin.define(
+  (view) => ({
+    marks: unseen.createDeco(view),
+    update(update: ViewUpdate) {
+      this.marks = unseen.updateDeco(update, this.marks);
+    },
+  }),
+  { decorations: ({ marks }) => marks },
+);
 
 const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
 
@@ -330,7 +364,7 @@ export class SqlEditor {
         history(),
         drawSelection(),
         highlightActiveLine(),
-        highlightSpecialChars(UNSEEN_CHARACTERS),
+        unseenMarks,
         highlightSelectionMatches(),
         bracketMatching(),
         closeBrackets(),
