@@ -240,6 +240,8 @@ test("it is used by the keyboard alone", async () => {
   await page.keyboard.press("Control+k");
   await page.getByLabel("Command", { exact: true }).fill("diagram");
   await page.keyboard.press("Enter");
+  // The diagram is there already, and the palette until it has the tables.
+  await page.getByRole("dialog").waitFor({ state: "detached" });
   await table("orders").waitFor();
   await page.getByRole("button", { name: "Reload" }).focus();
   await page.keyboard.press("Tab");

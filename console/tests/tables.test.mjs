@@ -78,6 +78,33 @@ after(async () => {
   await sql("drop domain console_digest, console_moment");
 });
 
+/** Whether a request asks for a page of the table. */
+const isPage = (request) => (request.postData() ?? "").includes("limit 201");
+
+const drawn = () =>
+  page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done()))));
+
+/** Saves, and waits for the rows that are read again: until then, the old ones are shown, and none can be changed. */
+const reread = async (save) => {
+  const read = page.waitForResponse((response) => isPage(response.request()));
+  await save();
+  await (await read).finished();
+  await drawn();
+};
+
+/** Shows another table. What is looked for next may be in the one before as well. */
+const open = async (name) => {
+  await page.getByRole("button", { name: new RegExp(`^${name}`) }).click();
+  await page.getByRole("heading", { name }).waitFor();
+};
+
+/** Types the new value of a cell that is open, and waits until a key is for the grid again. */
+const changeTo = async (value, where = page) => {
+  await where.getByLabel("New value").fill(value);
+  await where.getByRole("button", { name: "Change", exact: true }).click();
+  await where.getByRole("dialog").waitFor({ state: "detached" });
+};
+
 test("a table is browsed page by page, sorted and filtered", async () => {
   await page.getByRole("button", { name: "Next" }).click();
   await page.getByRole("gridcell", { name: "Item 201", exact: true }).waitFor();
@@ -99,8 +126,7 @@ test("a table is browsed page by page, sorted and filtered", async () => {
 test("changes are reviewed as SQL and saved in one transaction", async () => {
   await page.getByRole("gridcell", { name: "Item 44", exact: true }).click();
   await page.keyboard.press("Enter");
-  await page.getByLabel("New value").fill("It's <b>new</b>");
-  await page.getByRole("button", { name: "Change", exact: true }).click();
+  await changeTo("It's <b>new</b>");
   await page.getByRole("gridcell", { name: "Item 449", exact: true }).click();
   await page.getByRole("button", { name: "Delete row" }).click();
   await page.getByRole("button", { name: "Insert row" }).click();
@@ -112,6 +138,7 @@ test("changes are reviewed as SQL and saved in one transaction", async () => {
   await page.getByRole("dialog", { name: "Leave the new row?" }).getByRole("button", { name: "Stay" }).click();
   assert.equal(await page.getByRole("textbox", { name: /^title/ }).inputValue(), "Item 44 again");
   await page.getByRole("button", { name: "Add", exact: true }).click();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
   // Its key and its price.
   assert.equal((await cells(page)).filter((text) => text === "DEFAULT").length, 2);
   assert.equal((await sql("select count(*)::int as n from console_items where title = 'Item 449'"))[0].n, 1);
@@ -123,8 +150,10 @@ test("changes are reviewed as SQL and saved in one transaction", async () => {
     /update public\.console_items set title = 'It''s <b>new<\/b>' where id = '44' and title = 'Item 44';/,
   );
   assert.deepEqual(await look(page, "review"), []);
-  await page.getByRole("button", { name: "Save", exact: true }).click();
-  await page.getByText("3 changes saved.").waitFor();
+  await reread(async () => {
+    await page.getByRole("button", { name: "Save", exact: true }).click();
+    await page.getByText("3 changes saved.").waitFor();
+  });
   const rows = await sql(
     "select id, title, data from console_items where id = 44 or title = 'Item 44 again' order by id",
   );
@@ -137,14 +166,10 @@ test("changes are reviewed as SQL and saved in one transaction", async () => {
   );
 });
 
-/** Whether a request asks for a page of the table. */
-const isPage = (request) => (request.postData() ?? "").includes("limit 201");
-
 test("a change belongs to its row: nothing else is shown meanwhile, and a deleted row is not changed as well", async () => {
   await page.getByRole("gridcell", { name: "Item 441", exact: true }).click();
   await page.keyboard.press("Enter");
-  await page.getByLabel("New value").fill("not any more");
-  await page.getByRole("button", { name: "Change", exact: true }).click();
+  await changeTo("not any more");
   for (const name of ["Filter", "Sort by title"]) {
     assert.equal(await page.getByRole("button", { name, exact: true }).isDisabled(), true, name);
   }
@@ -168,9 +193,6 @@ test("a change belongs to its row: nothing else is shown meanwhile, and a delete
   assert.equal(asked.length, 1);
   assert.deepEqual(await sql("select 1 from console_items where id = 441"), []);
 });
-
-const drawn = () =>
-  page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done()))));
 
 test("a page that comes late does not replace the one that is wanted", async () => {
   let late;
@@ -209,8 +231,7 @@ test("a page that comes late does not replace the one that is wanted", async () 
 test("what someone else has changed is not overwritten", async () => {
   await page.getByRole("gridcell", { name: "Item 440", exact: true }).click();
   await page.keyboard.press("Enter");
-  await page.getByLabel("New value").fill("mine");
-  await page.getByRole("button", { name: "Change", exact: true }).click();
+  await changeTo("mine");
   await sql("update console_items set title = 'theirs' where id = 440");
   await page.getByRole("button", { name: "Review 1 change" }).click();
   await page.getByRole("button", { name: "Save", exact: true }).click();
@@ -228,11 +249,11 @@ test("of two windows, both change a row, but only one of them the same cell", as
   await other.getByLabel("Filter by").selectOption("id");
   await other.getByLabel("Value of the filter").fill("446");
   await other.getByRole("button", { name: "Filter", exact: true }).click();
+  await other.getByRole("gridcell", { name: "446", exact: true }).waitFor();
   const change = async (where, cell, value) => {
     await where.getByRole("gridcell", { name: cell, exact: true }).first().click();
     await where.keyboard.press("Enter");
-    await where.getByLabel("New value").fill(value);
-    await where.getByRole("button", { name: "Change", exact: true }).click();
+    await changeTo(value, where);
   };
   const save = async (where) => {
     await where.getByRole("button", { name: /^Review/ }).click();
@@ -272,7 +293,7 @@ test("a cell of any type is compared with what was read of it", async () => {
     await page.getByRole("button", { name: "Discard" }).click();
   };
   const row = (id) => page.getByRole("gridcell", { name: id, exact: true });
-  await page.getByRole("button", { name: /^console_types/ }).click();
+  await open("console_types");
   await row("1").click();
   await page.getByRole("button", { name: "Delete row" }).click();
   await review(() => row("1").waitFor({ state: "detached" }));
@@ -282,23 +303,22 @@ test("a cell of any type is compared with what was read of it", async () => {
   await row("2").click();
   for (let i = 0; i <= mood; i += 1) await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Enter");
-  await page.getByLabel("New value").fill("bad");
-  await page.getByRole("button", { name: "Change", exact: true }).click();
+  await changeTo("bad");
   await sql(`update console_types set c${mood} = null where id = 2`);
   await review(isRefused);
   const changes = { 0: "0.2", 3: "'\\x01'", 4: "'11:00'", 8: "'10.0.0.2'", 13: "'{}'", 14: "'{}'", 18: "'(2,2)'" };
   for (const [i, value] of Object.entries(changes)) {
     await sql(`update console_types set c${i} = (select c${i} from console_types where id = 2) where id = 3`);
     // Read again.
-    await page.getByRole("button", { name: /^console_items/ }).click();
-    await page.getByRole("button", { name: /^console_types/ }).click();
+    await open("console_items");
+    await open("console_types");
     await row("3").click();
     await page.getByRole("button", { name: "Delete row" }).click();
     await sql(`update console_types set c${i} = ${value} where id = 3`);
     await review(isRefused);
   }
   assert.deepEqual(await sql("select id from console_types order by id"), [{ id: 2 }, { id: 3 }]);
-  await page.getByRole("button", { name: /^console_items/ }).click();
+  await open("console_items");
   await page.getByLabel("Filter by").selectOption("title");
   await page.getByLabel("Comparison").selectOption("contains");
   await page.getByLabel("Value of the filter").fill("item 44");
@@ -337,8 +357,10 @@ test("changes whose response was lost are saved once, though they are saved agai
   await page.getByText("Whether they were saved is unknown.").waitFor();
   isLost = false;
   await page.getByRole("button", { name: "Review 1 change" }).click();
-  await dialog.getByRole("button", { name: "Save again" }).click();
-  await dialog.waitFor({ state: "detached" });
+  await reread(async () => {
+    await dialog.getByRole("button", { name: "Save again" }).click();
+    await dialog.waitFor({ state: "detached" });
+  });
   await page.unroute(`${dataUrl}/v1/**`);
   assert.equal(keys.size, 1);
   assert.equal((await sql("select count(*)::int as n from console_items where title = 'Once'"))[0].n, 1);
@@ -348,8 +370,7 @@ test("changes whose response was lost are saved once, though they are saved agai
 test("changes are still there when the session was refused and one has signed in again", async () => {
   await page.getByRole("gridcell", { name: "Item 443", exact: true }).click();
   await page.keyboard.press("Enter");
-  await page.getByLabel("New value").fill("Item 443 kept");
-  await page.getByRole("button", { name: "Change", exact: true }).click();
+  await changeTo("Item 443 kept");
   // Escape leaves the cell only.
   await page.keyboard.press("Enter");
   await page.getByLabel("New value").fill("not this");
@@ -427,8 +448,7 @@ test("what is not saved is not left without a question", async () => {
   };
   await page.getByRole("gridcell", { name: "Item 445", exact: true }).click();
   await page.keyboard.press("Enter");
-  await page.getByLabel("New value").fill("unsaved");
-  await page.getByRole("button", { name: "Change", exact: true }).click();
+  await changeTo("unsaved");
   const ways = [
     () => page.evaluate(() => history.back()),
     () => page.getByRole("tab", { name: "Structure" }).click(),
@@ -462,13 +482,16 @@ test("what is not saved is not left without a question", async () => {
   assert.equal(await page.getByLabel("Name", { exact: true }).inputValue(), "console_unsaved");
   await page.getByRole("button", { name: "Cancel" }).click();
   await page.getByRole("heading", { name: "New table" }).waitFor({ state: "detached" });
-  await page.getByRole("button", { name: /^console_items/ }).click();
-  await page.getByRole("heading", { name: "console_items" }).waitFor();
+  await open("console_items");
 });
 
 test("on a phone, the page that is shown is in sight, and no control is cut off", async () => {
   const size = page.viewportSize();
+  // It has more controls than the structure.
+  await page.getByRole("tab", { name: "Rows" }).click();
+  await page.getByRole("gridcell", { name: "Item 1", exact: true }).waitFor();
   await page.setViewportSize({ width: 390, height: 844 });
+  for (const name of ["Insert row", "Next"]) assert.equal(await page.getByRole("button", { name }).isVisible(), true);
   const { isCut, seen } = await page.evaluate(() => {
     const list = document.querySelector(".table-list");
     const far = [...document.querySelectorAll(".top *, .table-main .bar *, .table-list .table-commands *")];
@@ -502,8 +525,7 @@ test("columns may have any names, those of JavaScript's own things, too", async 
   for (const value of ["a", "b"]) {
     await page.getByRole("gridcell", { name: value, exact: true }).click();
     await page.keyboard.press("Enter");
-    await page.getByLabel("New value").fill(`new ${value}`);
-    await page.getByRole("button", { name: "Change", exact: true }).click();
+    await changeTo(`new ${value}`);
   }
   assert.deepEqual(await cells(page), ["1", "new a", "new b", "c"]);
   assert.equal(await page.locator(".grid .is-changed").count(), 2);
@@ -520,8 +542,7 @@ test("columns may have any names, those of JavaScript's own things, too", async 
     [{ row: ["1", "new a", "new b", "c"] }, { row: ["2", null, "added", null] }],
   );
   await sql("drop table console_odd");
-  await page.getByRole("button", { name: /^console_items/ }).click();
-  await page.getByRole("heading", { name: "console_items" }).waitFor();
+  await open("console_items");
 });
 
 test("the structure is shown, and a foreign key leads to its table", async () => {
