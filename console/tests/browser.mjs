@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { setTimeout } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
 import axe from "axe-core";
 import { chromium } from "playwright-core";
 
@@ -134,6 +135,20 @@ export const passTime = async (page, act) => {
 
 /** Text as an SQL literal. */
 export const quoted = (text) => `'${text.replaceAll("'", "''")}'`;
+
+/** Waits until the texts of what is found are these. */
+export const hasTexts = async (found, wanted) => {
+  const end = Date.now() + 30_000;
+  let texts = await found.allInnerTexts();
+  while (!isDeepStrictEqual(texts, wanted) && Date.now() < end) {
+    await setTimeout(25);
+    texts = await found.allInnerTexts();
+  }
+  assert.deepEqual(texts, wanted);
+};
+
+/** Waits until the cells that are there have these texts. */
+export const hasCells = (page, wanted) => hasTexts(page.getByRole("gridcell"), wanted);
 
 /** The texts of the cells that are there. */
 export const cells = (page) => page.getByRole("gridcell").allInnerTexts();

@@ -53,6 +53,7 @@ const sales = () =>
 
 test("a file becomes a new table once, though responses are lost", async () => {
   await choose("console sales.csv", sales());
+  await page.getByLabel("Type of field 8").waitFor();
   assert.deepEqual(await page.getByLabel(/^Type of field/).evaluateAll((all) => all.map(({ value }) => value)), [
     "bigint",
     "text",

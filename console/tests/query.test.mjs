@@ -10,6 +10,7 @@ import {
   control,
   copied,
   dataUrl,
+  hasCells,
   isTaken,
   key,
   look,
@@ -164,7 +165,7 @@ test("numbers keep every digit, inside JSON, too", async () => {
     "[1.10]",
   ];
   await page.getByRole("gridcell", { name: shown[0] }).waitFor();
-  assert.deepEqual(await cells(page), shown);
+  await hasCells(page, shown);
   await page.getByRole("gridcell").nth(2).dblclick();
   const pretty = await page.locator(".cell-view pre").innerText();
   assert.equal(pretty, '{\n  "many": 12345678901234567890.10,\n  "small": [\n    1.10,\n    1e400\n  ]\n}');
@@ -172,7 +173,7 @@ test("numbers keep every digit, inside JSON, too", async () => {
   await page.getByLabel("SQL", { exact: true }).focus();
   await page.keyboard.press("Alt+Enter");
   await page.locator(".summary[data-state=done]", { hasText: "1 row" }).waitFor();
-  assert.deepEqual(await cells(page), shown);
+  await hasCells(page, shown);
 });
 
 test("an error puts the caret where it is", async () => {
@@ -275,7 +276,7 @@ test("all statements are one transaction with a result each", async () => {
   );
   await page.keyboard.press("Control+Shift+Enter");
   await page.getByRole("tab", { name: "2 SELECT" }).click();
-  assert.deepEqual(await cells(page), ["201"]);
+  await hasCells(page, ["201"]);
   await typeSql(page, "delete from console_people where name = 'New';\nselect 1 / 0");
   await page.keyboard.press("Control+Shift+Enter");
   await page.getByText("division by zero").waitFor();
@@ -298,7 +299,7 @@ test("parameters are values, never SQL", async () => {
   await page.getByLabel("SQL", { exact: true }).focus();
   await page.keyboard.press("Control+Enter");
   await page.getByRole("gridcell", { name: "42", exact: true }).waitFor();
-  assert.deepEqual(await cells(page), ["'; drop table console_people; --", "42"]);
+  await hasCells(page, ["'; drop table console_people; --", "42"]);
 });
 
 test("a result of more rows than are shown says so, and all of it can be streamed", async () => {

@@ -4,6 +4,7 @@ import { after, before, test } from "node:test";
 import {
   control,
   controlUrl,
+  hasTexts,
   isTaken,
   look,
   more,
@@ -71,7 +72,7 @@ test("one who signs out and forgets leaves nothing of their work in the browser"
   await page.locator(".countdown").click();
   await page.getByRole("menuitem", { name: "Sign out and forget…" }).click();
   const dialog = page.getByRole("dialog", { name: "Sign out and forget" });
-  assert.deepEqual(await dialog.getByRole("listitem").allInnerTexts(), [
+  await hasTexts(dialog.getByRole("listitem"), [
     "1 open tab",
     "1 closed tab",
     "1 saved query",

@@ -5,6 +5,7 @@ import {
   cells,
   controlUrl,
   dataUrl,
+  hasCells,
   look,
   openBrowser,
   passTime,
@@ -520,14 +521,14 @@ test("columns may have any names, those of JavaScript's own things, too", async 
   await page.reload();
   await page.getByRole("button", { name: /^console_odd/ }).click();
   await page.getByRole("gridcell", { name: "a", exact: true }).waitFor();
-  assert.deepEqual(await cells(page), ["1", "a", "b", "c"]);
+  await hasCells(page, ["1", "a", "b", "c"]);
   assert.equal(await page.locator(".grid .is-changed").count(), 0);
   for (const value of ["a", "b"]) {
     await page.getByRole("gridcell", { name: value, exact: true }).click();
     await page.keyboard.press("Enter");
     await changeTo(`new ${value}`);
   }
-  assert.deepEqual(await cells(page), ["1", "new a", "new b", "c"]);
+  await hasCells(page, ["1", "new a", "new b", "c"]);
   assert.equal(await page.locator(".grid .is-changed").count(), 2);
   await page.getByRole("button", { name: "Insert row" }).click();
   await page.getByRole("textbox", { name: /^id/ }).fill("2");
