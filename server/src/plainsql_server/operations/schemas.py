@@ -53,7 +53,9 @@ async def finish_schema(program: Path, schema: Path, conninfo: str, progress: Pr
             done += 1
             progress.at(done)
 
-    chosen_only = ("--section=post-data", f"--use-list={chosen}")
+    # Materialized views are filled last, when row security is enabled. Where it is forced, they get what the policies
+    # let the owner see, as by its own REFRESH. Without this option, pg_restore refuses that.
+    chosen_only = ("--section=post-data", f"--use-list={chosen}", "--enable-row-security")
     await run(program, (*OPTIONS, *chosen_only, "--verbose", str(schema)), conninfo, hear)
 
 

@@ -9,7 +9,6 @@ a tenant's objects.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import psycopg
 from psycopg import AsyncConnection, sql
@@ -43,7 +42,7 @@ _TABLES = """
 """
 _FORCED = """
     SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relforcerowsecurity AND c.relrowsecurity >= %s ORDER BY 1, 2
+    WHERE c.relrowsecurity AND c.relforcerowsecurity ORDER BY 1, 2
 """
 _SHOWN = 3
 _LOCKS = """
@@ -186,37 +185,8 @@ async def _check_locks(connection: AsyncConnection) -> None:
         )
 
 
-async def lift_row_security(conninfo: str) -> list[tuple[str, str]]:
-    """Let the owner of a restored schema read its tables until `force_row_security`. Returns these tables.
-
-    Materialized views are filled after row security is enabled, and would be refused it, or lack rows.
-    """
-    async with await AsyncConnection.connect(conninfo, autocommit=True) as owner:
-        forced = await _forced(owner, enabled=False)
-        await _alter_each(owner, forced, "NO FORCE")
-    return forced
-
-
-async def force_row_security(conninfo: str, tables: list[tuple[str, str]]) -> None:
-    """Set FORCE ROW LEVEL SECURITY again on the tables that `lift_row_security` has returned."""
-    if tables:
-        async with await AsyncConnection.connect(conninfo, autocommit=True) as owner:
-            await _alter_each(owner, tables, "FORCE")
-
-
-async def _forced(connection: AsyncConnection, *, enabled: bool) -> list[tuple[str, str]]:
-    """The tables whose row security is forced: where it is enabled, too, or everywhere."""
-    return await (await connection.execute(_FORCED, (enabled,))).fetchall()
-
-
-async def _alter_each(owner: AsyncConnection, tables: list[tuple[str, str]], how: Literal["FORCE", "NO FORCE"]) -> None:
-    for table in tables:
-        statement = sql.SQL("ALTER TABLE {} {} ROW LEVEL SECURITY")
-        await owner.execute(statement.format(sql.Identifier(*table), sql.SQL(how)))
-
-
 async def _check_row_security(connection: AsyncConnection) -> None:
-    forced = await _forced(connection, enabled=True)
+    forced = await (await connection.execute(_FORCED)).fetchall()
     if forced:
         shown = ", ".join(f"{schema}.{name}" for schema, name in forced[:_SHOWN])
         raise RequestError(
@@ -232,13 +202,16 @@ async def _end_forced_row_security(connection: AsyncConnection, conninfo: str, o
     A dump reads the tables' definitions as of its snapshot, so it has FORCE ROW LEVEL SECURITY where that was, and a
     restore sets it again. What PostgreSQL filters is decided by what is set when it reads the rows.
     """
-    forced = await _forced(connection, enabled=True)
+    forced = await (await connection.execute(_FORCED)).fetchall()
     if not forced:
         return
     try:
         async with await AsyncConnection.connect(conninfo, autocommit=True) as owner:
             await owner.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(owner_role)))
-            await _alter_each(owner, forced, "NO FORCE")
+            for table in forced:
+                await owner.execute(
+                    sql.SQL("ALTER TABLE {} NO FORCE ROW LEVEL SECURITY").format(sql.Identifier(*table))
+                )
     except psycopg.Error as error:
         raise RequestError(
             "row_security_forced", f"FORCE ROW LEVEL SECURITY can't be removed: {described(error)}"

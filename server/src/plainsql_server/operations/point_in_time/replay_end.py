@@ -108,7 +108,7 @@ async def check_replayed(replay: ReplayEnd, archive: Archive, folder: Path) -> R
         raise RequestError("archive_failed", f"Nothing was received in {folder}.")
     received = [file.name for file in received_files(folder)]
     archived = await archived_from(archive, place_of(replay.end, replay.file_bytes))
-    check_followed(replay, end)
+    check_followed(replay, end, hint="Restore the cell again{}.")
     if end.last_record < replay.reached(end.timeline) and not any(map(replay.has_later, archived)):
         return end
     lacking = lacking_file(replay, {*archived, *received})
@@ -124,13 +124,16 @@ async def check_replayed(replay: ReplayEnd, archive: Archive, folder: Path) -> R
         "archive_too_short",
         f"The WAL was replayed up to {shown_position(replay.end)}, and there is more. The file {name}, or the next one,"
         " is damaged or was not placed.",
-        hint=f"Restore again{_on(end)}. PostgreSQL's log and `pgbackrest verify` say more.",
+        hint=f"Restore again{_on(replay.timeline)}. PostgreSQL's log and `pgbackrest verify` say more.",
     )
 
 
 def check_reached(replay: ReplayEnd, end: ReceivedEnd) -> None:
     """Raise RequestError if a replay ended before the last record that was received."""
-    check_followed(replay, end)
+    check_followed(
+        replay, end,
+        hint="If the cell has been in service since, leave out what was received. Otherwise restore the cell again{}.",
+    )  # fmt: skip
     if end.last_record >= replay.reached(end.timeline):
         raise RequestError(
             "archive_too_short",
@@ -140,8 +143,11 @@ def check_reached(replay: ReplayEnd, end: ReceivedEnd) -> None:
         )  # fmt: skip
 
 
-def check_followed(replay: ReplayEnd, end: ReceivedEnd) -> None:
-    """Raise RequestError if a replay left the timeline of what was received before its last record."""
+def check_followed(replay: ReplayEnd, end: ReceivedEnd, *, hint: str) -> None:
+    """Raise RequestError if a replay left the timeline of what was received before its last record.
+
+    In the hint, `{}` stands for how to follow it.
+    """
     left = replay.ancestors.get(end.timeline, 0)
     if end.timeline == replay.timeline or end.last_record < left:
         return
@@ -149,15 +155,15 @@ def check_followed(replay: ReplayEnd, end: ReceivedEnd) -> None:
         "archive_too_short",
         f"What was received has a record at {shown_position(end.last_record)} of the timeline {end.timeline}, which the"
         f" replay {f'left at {shown_position(left)}' if left else 'did not follow'}. It followed the timeline"
-        f" {replay.timeline}, as a cluster wrote it that was opened too early.",
-        hint=f"Restore the cell again{_on(end)}.",
+        f" {replay.timeline}, which a cluster may have begun that was opened too early.",
+        hint=hint.format(_on(end.timeline)),
     )  # fmt: skip
 
 
-def _on(end: ReceivedEnd) -> str:
-    """How pgBackRest follows the timeline of what was received."""
+def _on(timeline: int) -> str:
+    """How pgBackRest follows a timeline."""
     return (
-        f", with --target-timeline=0x{end.timeline:08X}, and place what was received: `A file of the WAL is missing` in"
+        f", with --target-timeline=0x{timeline:08X}, and place what was received: `A file of the WAL is missing` in"
         " docs/backups.md"
     )
 

@@ -214,7 +214,7 @@ async def _too_short(cell: CellRecord, archive: Archive, end: _WalEnd | None, ne
 
 
 def _not_replayed(spare: SpareCluster, end: _WalEnd) -> RequestError:
-    replayed = f"The WAL was replayed up to {shown_position(spare.replay.reached(end.timeline))}"
+    replayed = f"Timeline {end.timeline} was replayed up to {shown_position(spare.replay.reached(end.timeline))}"
     written = shown_position(end.position)
     if end.is_archived:
         return RequestError(
