@@ -30,9 +30,9 @@ const OWN_KEY = "web console, by a link";
 const OWN_KEY_MS = 24 * 3_600_000;
 
 /**
- * Exchanges the token of a link for a session. A session can't make another one, and ends with its key. So a key of 24
- * hours is made, of which nobody keeps the secret, and which is revoked when one signs out. A session that is there ends
- * only if `mayEnd` says so, which is asked last.
+ * Exchanges the token of a link for a session. A session can't make another one, and ends with its key. So this makes a
+ * key of 24 hours. Its secret is not kept, and it is revoked at sign-out. A session that is there ends only if `mayEnd`
+ * says so, which is asked last.
  */
 export const signInByLink = async (link: string, mayEnd: () => Promise<boolean>): Promise<void> => {
   const control = location.origin;
@@ -45,7 +45,7 @@ export const signInByLink = async (link: string, mayEnd: () => Promise<boolean>)
   const body = { name: OWN_KEY, scopes: credential.scopes, expires_at: expiresAt };
   const { key } = await byLink<Models["NewKeyAnswer"]>("/v1/keys", { method: "POST", body });
   try {
-    // First, so that nobody is signed in by a link that still works.
+    // First: once someone is signed in, the link must not work any more.
     await byLink("/v1/session", { method: "DELETE" });
     const next = await sessionOf(await newToken(control, key.secret), key.id);
     if (session.get() && !(await mayEnd())) throw new Error(LINK_STAYED);
