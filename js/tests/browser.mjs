@@ -4,7 +4,7 @@ import { build } from "esbuild";
 import { connect } from "plainsql";
 import { createSession, endSession } from "plainsql/sessions";
 import { chromium } from "playwright-core";
-import { open, url } from "./service.mjs";
+import { open, refusal, url } from "./service.mjs";
 
 const { outputFiles } = await build({
   entryPoints: ["dist/index.js"],
@@ -27,7 +27,11 @@ try {
     tokens.push(token);
     return token;
   });
-  await page.exposeFunction("endSession", () => endSession(connect({ url, session: tokens.at(-1) })));
+  await page.exposeFunction("endSession", async () => {
+    const ended = connect({ url, session: tokens.at(-1) });
+    await endSession(ended);
+    await refusal(ended);
+  });
   await page.goto(process.argv[2]);
   const source = `data:text/javascript;base64,${Buffer.from(outputFiles[0].contents).toString("base64")}`;
   console.log(JSON.stringify({ ...(await page.evaluate(useClient, { source, url })), sessions: tokens.length }));

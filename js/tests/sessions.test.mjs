@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { connect } from "plainsql";
 import { createSession, endSession, refreshSession } from "plainsql/sessions";
-import { open, url } from "./service.mjs";
+import { open, refusal, url } from "./service.mjs";
 
 const db = open();
 
@@ -16,7 +16,8 @@ test("a session has the rights that it was given, can be extended, and ended", a
   const refreshed = await refreshSession(page);
   assert.ok(Date.parse(refreshed.expiresAt) > Date.parse(session.expiresAt));
   await endSession(page);
-  await assert.rejects(page.sql`select 1`, { code: "unauthenticated", status: 401, outcome: "not_executed" });
+  const { code, status, outcome } = await refusal(page);
+  assert.deepEqual({ code, status, outcome }, { code: "unauthenticated", status: 401, outcome: "not_executed" });
 });
 
 test("when its session has ended, a page gets the next one, and its calls do not notice", async () => {
@@ -29,7 +30,9 @@ test("when its session has ended, a page gets the next one, and its calls do not
   const page = connect({ url, session: source });
   assert.deepEqual(await Promise.all([page.sql`select 1 as n`, page.sql`select 2 as n`]), [[{ n: 1 }], [{ n: 2 }]]);
   assert.equal(tokens.length, 1);
-  await endSession(connect({ url, session: tokens[0] }));
+  const first = connect({ url, session: tokens[0] });
+  await endSession(first);
+  assert.equal((await refusal(first)).status, 401);
   const queries = [1, 2, 3].map((n) => page.query("select $1::int as n", [n]));
   assert.deepEqual(
     (await Promise.all(queries)).map(({ rows }) => rows[0].n),
