@@ -338,7 +338,14 @@ async def test_a_session_that_can_write_reads_and_can_t_outlive_its_end(service:
         assert not (await session.call_tool("query", {"sql": "select * from notes"})).is_error
         assert (await session.call_tool("query", {"sql": "delete from notes"})).is_error
         assert (await session.call_tool("query", {"sql": "select 1", "database": "main"})).is_error
-        service.http.delete(f"{service.control_url}/v1/session", headers={"Authorization": f"Bearer {token}"})
+        ended = {"Authorization": f"Bearer {token}"}
+        service.http.delete(f"{service.control_url}/v1/session", headers=ended)
+        current = f"{service.control_url}/v1/organizations/current"
+
+        def is_refused() -> bool:
+            return service.http.get(current, headers=ended).status_code == 401
+
+        await asyncio.to_thread(wait_for, is_refused, 60, lambda: "it is still accepted")
         with pytest.raises(MCPError):
             await session.call_tool("query", {"sql": "select 1"})
 

@@ -80,8 +80,12 @@ export const control = async (method, path, body) => {
 
 /** Whether the service takes a key or a token. One that was ended is taken for a moment: processes know it still. */
 export const isTaken = async (secret) => {
-  const headers = { Authorization: `Bearer ${secret}` };
-  return (await fetch(`${controlUrl}/v1/organizations/current`, { headers })).status !== 401;
+  const headers = { Authorization: `Bearer ${secret}`, "Content-Type": "text/plain" };
+  const asked = [
+    fetch(`${controlUrl}/v1/organizations/current`, { headers }),
+    fetch(`${dataUrl}/query`, { method: "POST", headers, body: "select 1" }),
+  ];
+  return (await Promise.all(asked)).some(({ status }) => status !== 401);
 };
 
 /** Waits until something is so. */

@@ -546,6 +546,7 @@ test("a revoked key ends the session, and drafts are kept", async () => {
   await signIn(other, made.secret);
   await typeSql(other, "select 'kept'");
   await control("DELETE", `/v1/keys/${made.id}`);
+  await until(async () => !(await isTaken(made.secret)));
   await other.keyboard.press("Control+Enter");
   await other.getByText("Your drafts are kept").waitFor();
   await signIn(other);

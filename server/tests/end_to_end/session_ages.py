@@ -6,7 +6,7 @@ Owns what several files ask about a session's time. Nothing of the service is im
 from datetime import datetime, timedelta
 from typing import Any
 
-from server.tests.end_to_end.control import query
+from server.tests.end_to_end.control import call, query
 from server.tests.end_to_end.error_shape import error_of
 from server.tests.processes import wait_for
 from server.tests.service import Service
@@ -29,6 +29,8 @@ def age(service: Service, session: dict[str, Any], by: timedelta) -> None:
 
 
 def wait_until_refused(service: Service, secret: str, limit_s: float = 10) -> None:
-    """Returns when the data plane refuses it; how soon that is, `test_revocation.py` says."""
+    """Returns when both planes refuse it; how soon that is, `test_revocation.py` says."""
     wait_for(lambda: query(service, secret).status_code != 200, limit_s, lambda: "it is still accepted")
+    current = "/v1/organizations/current"
+    wait_for(lambda: call(service, "GET", current, key=secret).status_code == 401, limit_s, lambda: "still accepted")
     error_of(query(service, secret), 401, "unauthenticated")

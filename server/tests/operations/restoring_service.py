@@ -104,10 +104,21 @@ class RestoringService:
         return str(response.json()["error"]["message"])
 
     def query(self, database: str, sql: str) -> list[dict[str, Any]]:
-        """The rows of a statement that succeeds, on the data plane."""
+        """The rows of a statement that succeeds, on the data plane.
+
+        A node hears a moment after a restore where the database is now. Until then, it says that it is unavailable.
+        """
         headers = {"Authorization": f"Bearer {self.key}"}
         body = {"sql": sql, "database": database}
-        answer = self.http.post(f"{self.data_url}/v1/query", headers=headers, json=body).json()
+
+        answers: list[dict[str, Any]] = []
+
+        def has_heard() -> bool:
+            answers.append(self.http.post(f"{self.data_url}/v1/query", headers=headers, json=body).json())
+            return bool(answers[-1]["success"]) or answers[-1]["error"]["code"] != "engine_unavailable"
+
+        wait_for(has_heard, 10, lambda: answers[-1], every_s=0.05)
+        answer = answers[-1]
         assert answer["success"], answer
         rows: list[dict[str, Any]] = answer["rows"]
         return rows
@@ -175,6 +186,11 @@ def _new_file() -> IO[bytes]:
 def stop(worker: Worker) -> str:
     """Ends a worker as systemd does. Returns what it has printed, and prints it for a test that fails."""
     worker.send_signal(signal.SIGTERM)
+    return wait_for_end(worker)
+
+
+def wait_for_end(worker: Worker) -> str:
+    """What a worker has printed that was told to end. Another signal could meet it when it no longer handles any."""
     exit_code = worker.process.wait(_ENDED_WITHIN_S)
     text = worker.printed()
     print(text)

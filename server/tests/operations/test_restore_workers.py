@@ -34,6 +34,7 @@ from server.tests.operations.restoring_service import (
     slow,
     state,
     stop,
+    wait_for_end,
     wait_until_ended,
     wait_until_filling,
 )
@@ -241,7 +242,7 @@ def test_what_was_replaced_stays_closed_until_no_node_uses_it_also_if_the_worker
         wait_for(lambda: admin.execute(open_again, (old,)).rowcount > 0, 60, lambda: "the old content stays closed")
     assert time.monotonic() - done_s > 1
     assert rows(service, "swapped") == [1]
-    stop(worker)
+    wait_for_end(worker)
     service.check_left_over()
     service.answer("POST", f"/v1/databases/{done['replaced_id']}/restore")
     assert rows(service, done["replaced_id"]) == [2]
