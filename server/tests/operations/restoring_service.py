@@ -190,7 +190,7 @@ def stop(worker: Worker) -> str:
 
 
 def wait_for_end(worker: Worker) -> str:
-    """What a worker has printed that was told to end. Another signal could meet it when it no longer handles any."""
+    """What a worker has printed in the end. A second signal could meet it when it no longer handles any."""
     exit_code = worker.process.wait(_ENDED_WITHIN_S)
     text = worker.printed()
     print(text)
