@@ -138,9 +138,9 @@ soak: extensions  ## run the full-size tests and print their findings (PART=cons
 	set -a; . server/tests/full_sizes.env; PLAINSQL_TEST_GATE=1; $(BIN)/pytest -q -s --timeout 1800 $(SOAK_$(or $(PART),all)) $(ARGS)
 
 neighbours: extensions  ## run each attack and flood of one tenant on another; prints the table in docs/security.md
-	PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
-		$(BIN)/pytest -q -s --timeout 300 server/tests/tenant_isolation/test_neighbours.py $(ARGS)
-	$(BIN)/python -m bench floods --seconds 10 --rounds 3 --strict
+	status=0; PLAINSQL_TEST_ATTACK_S=30 PLAINSQL_TEST_ATTACK_TABLES=5000 \
+		$(BIN)/pytest -q -s --timeout 300 server/tests/tenant_isolation/test_neighbours.py $(ARGS) || status=$$?; \
+		$(BIN)/python -m bench floods --seconds 10 --rounds 3 --strict || status=$$?; exit $$status
 
 dev: extensions  ## start the whole service on this machine, with its state in ./.plainsql (ARGS="--no-tls" for options)
 	$(BIN)/plainsql-server dev $(ARGS)

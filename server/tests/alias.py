@@ -62,6 +62,18 @@ def running_nginx(folder: Path, port: int) -> Iterator[None]:
         process.wait(30)
 
 
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A port that neither takes a connection nor refuses it, as on a machine that has vanished: its queue is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            connection = stack.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
 def _replace(folder: Path, words: str, others: str) -> None:
     (file,) = [file for file in folder.glob("*.conf") if words in file.read_text()]
     file.write_text(file.read_text().replace(words, others))

@@ -1,6 +1,7 @@
 """The alias: nginx with our configuration, before a real data plane."""
 
 import asyncio
+import contextlib
 import json
 import re
 import shutil
@@ -22,7 +23,15 @@ from plainsql_server.dev.ports import free_port
 from plainsql_server.http.app.planes import CONTROL_PATHS
 from plainsql_server.operations.files.alias import Alias, TlsFiles, alias_config
 from server.tests import plain_http
-from server.tests.alias import CONTROL_URL, Upstream, found_nginx, running_alias, running_nginx, streaming_upstream
+from server.tests.alias import (
+    CONTROL_URL,
+    Upstream,
+    found_nginx,
+    running_alias,
+    running_nginx,
+    silent_port,
+    streaming_upstream,
+)
 from server.tests.end_to_end.error_shape import check_shape, error_of
 from server.tests.events import StreamClient
 from server.tests.load import Activity, Client, new_tag
@@ -165,14 +174,48 @@ def test_no_secret_is_in_the_aliass_folder_or_log(service: Service) -> None:
     assert not [text for text in texts if service.api_key in text]
 
 
-def test_an_unavailable_data_plane_is_a_503_with_an_unknown_outcome() -> None:
-    with running_alias(free_port()) as port:
+def test_an_unavailable_data_plane_is_a_503_and_nothing_was_executed() -> None:
+    with running_alias(free_port(), free_port()) as port:
         headers = {"Origin": "https://page.example"}
         answer = plain_http.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers=headers)
     error = error_of(answer, 503, "data_plane_unavailable")
-    assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("unknown", True, "1")
+    assert (error["outcome"], error["retryable"], answer.headers["retry-after"]) == ("not_executed", True, "1")
     assert answer.headers["access-control-allow-origin"] == "*"
     assert check_shape(answer)["rows"] == []
+
+
+async def test_a_data_plane_that_hangs_up_after_the_request_is_a_503_with_an_unknown_outcome() -> None:
+    received: list[bytes] = []
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server, plain_http.async_client() as http:
+        upstream_port = server.sockets[0].getsockname()[1]
+        with running_alias(free_port(), upstream_port) as port:
+            answer = await http.post(f"http://127.0.0.1:{port}/v1/query", json={})
+    error = error_of(answer, 503, "data_plane_unavailable")
+    assert (error["outcome"], len(received)) == ("unknown", 1)
+
+
+async def test_a_machine_that_does_not_respond_fails_no_request() -> None:
+    """Most processes are on a machine that has vanished: their connections are neither taken nor refused."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"{}"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, plain_http.async_client() as http:
+        with ExitStack() as stack:
+            silent = [stack.enter_context(silent_port()) for _ in range(8)]
+            live = server.sockets[0].getsockname()[1]
+            port = stack.enter_context(running_alias(*silent, live))
+            for number in range(8):
+                headers = {"X-Database": f"d{number}"}
+                answered = await http.post(f"http://127.0.0.1:{port}/v1/query", json={}, headers=headers)
+                assert (answered.status_code, answered.content) == (200, b"ok")
 
 
 def test_an_address_with_many_incomplete_bodies_is_rejected() -> None:

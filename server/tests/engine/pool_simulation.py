@@ -18,7 +18,7 @@ from itertools import accumulate, count
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue, TenantQueue
-from plainsql_server.engine.pool.planner import Demand, Planner
+from plainsql_server.engine.pool.planner import MAX_PENDING, Demand, Planner
 from plainsql_server.engine.pool.planning import Planning
 
 LOOKUP_S = 0.000_12
@@ -65,10 +65,12 @@ class Scenario:
     warm_s: float = 0.4
     capacity_later: int | None = None
     openings_fail: float = 0.0
-    # How often a connection breaks in use, how often all idle ones of a database are broken, how often a request finds
+    # How often a connection breaks in use, how often it is closed because a row was large, how often all idle ones of
+    # a database are broken, how often a request finds
     # that a database was swept (its idle connections closed, and its pool dropped if it is not in use), and how long a
     # request waits for a slot.
     lost: float = 0.0
+    grown: float = 0.0
     stale: float = 0.0
     swept: float = 0.0
     waits_s: float = 1e9
@@ -235,6 +237,8 @@ class SimulatedPool:
         pending = self.planner.granted - self.planner.open_count
         under_way = sum(queue.opening for queue in queues) + self._served
         assert 0 <= pending <= under_way, (pending, under_way)
+        if not self._scenario.openings_fail:
+            assert pending <= MAX_PENDING
         assert all(0 <= queue.running <= queue.slots <= POOL_LIMIT for queue in queues)
         assert all(queue.open_count + queue.opening <= queue.slots for queue in queues)
         assert self.planner.granted == sum(queue.slots for queue in queues)
@@ -253,12 +257,18 @@ class SimulatedPool:
 
     def _start(self, database: int, sleeps_s: float, done: Callable[[], None]) -> None:
         self._served -= 1
+        queue = self._queues[database]
+        open_before = queue.open_count
         self._lose_idle(database)
         if self.idle[database]:
             self.idle[database].pop()
             self._run(database, sleeps_s, done)
             return
-        opening = self.planner.begin_opening(self._queues[database], self._world.now_s)
+        if queue.open_count < open_before:
+            self._give_up_slot(queue)
+            self.ask(database, sleeps_s, done)
+            return
+        opening = self.planner.begin_opening(queue, self._world.now_s)
         self._world.compute(OPEN_S, lambda: self._opened(database, opening, sleeps_s, done))
 
     def _opened(self, database: int, opening: object, sleeps_s: float, done: Callable[[], None]) -> None:
@@ -266,12 +276,17 @@ class SimulatedPool:
         if self._chance.random() < self._scenario.openings_fail:
             self.planner.is_failing = True
             self.result.failures += 1
-            self.admission.release(self._queues[database], 0.0)
+            self._give_up_slot(self._queues[database])
             done()
         else:
             self.planner.opened(self._queues[database])
             self.result.openings += 1
             self._run(database, sleeps_s, done)
+        self.planning.look_again()
+
+    def _give_up_slot(self, queue: TenantQueue) -> None:
+        self.planner.give_back(queue, 1)
+        self.admission.release(queue, 0.0)
         self.planning.look_again()
 
     def _run(self, database: int, sleeps_s: float, done: Callable[[], None]) -> None:
@@ -284,6 +299,9 @@ class SimulatedPool:
             self.planner.give_back(queue, 1)
             self.admission.release_with_penalty(queue, 0.0)
             self.planning.look_again()
+        elif self._chance.random() < self._scenario.grown:
+            self.planner.closed(queue)
+            self._give_up_slot(queue)
         else:
             self.idle[database].append(object())
             queue.touch(self._world.now_s)

@@ -19,7 +19,7 @@ from plainsql_server.engine.pool.health import PROBE_ROLE
 from plainsql_server.engine.pool.pool import Pool
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from server.tests.engine.conftest import ROLE
-from server.tests.engine.test_pool import WAIT_LIMIT_S, ask, backends
+from server.tests.engine.pooled_cell import WAIT_LIMIT_S, ask, backends
 from server.tests.postgres import SUPERUSER, Postgres
 
 REFUSED = "refused"

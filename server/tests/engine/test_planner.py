@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from plainsql_server.engine.pool.planner import (
     COLD_S,
+    GROW_AT_ANY_COST_S,
     MAX_PENDING,
     OPEN_COST_S,
     SETTLED_S,
@@ -123,6 +124,17 @@ def test_a_flood_leaves_a_quiet_organization_its_connection(databases: int) -> N
         assert planned.longest_ms("quiet") < control.longest_ms("quiet")
 
 
+@pytest.mark.parametrize("grown", [0.0, 1.0])
+def test_one_that_comes_during_a_flood_gets_a_connection_to_each_of_its_databases(grown: float) -> None:
+    """Also if the flood's connections are closed after each use, and others opened."""
+    flood = Tenant("flood", 100, uniform(FLOOD))
+    quiet = Tenant("quiet", 4, uniform(20), pause_s=0.01, first_database=QUIET, begins_s=0.5)
+    late = Scenario((flood, quiet), capacity=64, grown=grown, is_checked=True, organizations=organization_of)
+    planned = play(late)
+    assert planned.answered["quiet"] > 20
+    assert planned.longest_ms("quiet") <= 100
+
+
 def test_an_organization_with_slow_statements_leaves_the_others_their_connections() -> None:
     slow = Tenant("slow", 100, uniform(100), sleeps_s=0.2)
     quiet = Tenant("quiet", 4, uniform(8), first_database=QUIET)
@@ -170,6 +182,7 @@ SCENARIOS = st.builds(
     capacity_later=st.none() | st.integers(1, 8),
     openings_fail=st.sampled_from([0.0, 0.3]),
     lost=st.sampled_from([0.0, 0.1]),
+    grown=st.sampled_from([0.0, 0.1]),
     stale=st.sampled_from([0.0, 0.1]),
     swept=st.sampled_from([0.0, 0.1]),
     waits_s=st.sampled_from([0.002, 0.02, 1e9]),
@@ -226,6 +239,33 @@ def test_the_first_connection_is_given_at_once_and_another_after_waiting() -> No
     planner.accrue(1.0, OPEN_COST_S / 5, [(second, 5)])
     assert planner.next_step(1.0, [(second, 5)]) == Step(second, None)
     assert planner.next_step(1.0, [(second, 5)]) is None
+
+
+def test_of_two_databases_without_a_connection_the_one_of_the_organization_with_fewer_comes_first() -> None:
+    planner, flood, quiet = Planner(8), Owner(), Owner()
+    demand_of(planner, slots=2, owner=flood)
+    first, second = demand_of(planner, owner=flood), demand_of(planner, owner=quiet)
+    assert planner.next_step(1.0, [(first, 9), (second, 1)]) == Step(second, None)
+
+
+def test_a_database_takes_from_one_that_has_a_single_connection_only_after_waiting_for_long() -> None:
+    planner, organization = Planner(2), Owner()
+    taker = demand_of(planner, slots=1, owner=organization)
+    other = demand_of(planner, slots=1, idle=1, used_s=5.0, owner=organization)
+    taker.owed_s = GROW_AT_ANY_COST_S * 0.9
+    assert planner.next_step(5.0, [(taker, 1)]) is None
+    taker.owed_s = GROW_AT_ANY_COST_S
+    assert planner.next_step(5.0, [(taker, 1)]) == Step(taker, other)
+
+
+def test_one_that_was_used_often_is_missed_more_than_one_that_was_used_last() -> None:
+    planner = Planner(2)
+    taker = demand_of(planner)
+    often, last = (demand_of(planner, slots=1, idle=1) for _ in range(2))
+    for second in range(1, 6):
+        often.touch(float(second))
+    last.touch(6.0)
+    assert planner.next_step(6.0, [(taker, 1)]) == Step(taker, last)
 
 
 def test_a_database_that_has_managed_with_its_connections_gets_another_only_after_waiting_for_much_longer() -> None:

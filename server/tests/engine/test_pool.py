@@ -3,12 +3,10 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from fractions import Fraction
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import psycopg
 import pytest
@@ -16,94 +14,27 @@ import uvloop
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.core.errors import EngineError, LimitError, Outcome, ServiceError, StatementError
-from plainsql_server.core.observation import FailureObserved, Observation
-from plainsql_server.core.share import Share
-from plainsql_server.core.sql_text import first_words
+from plainsql_server.core.observation import FailureObserved
 from plainsql_server.engine.connection.catalog import Catalog
 from plainsql_server.engine.connection.exchange import drain
 from plainsql_server.engine.connection.interrupt import InterruptReason
 from plainsql_server.engine.connection.queries import values_and_close
-from plainsql_server.engine.connection.session_state import SessionState, state_left_by
+from plainsql_server.engine.connection.session_state import SessionState
 from plainsql_server.engine.execution.execution import ResultStream, Statement
 from plainsql_server.engine.pool.address import Address
-from plainsql_server.engine.pool.pool import Lease, Pool
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from server.tests.engine.conftest import ROLE
+from server.tests.engine.pooled_cell import (
+    ORGANIZATION,
+    WAIT_LIMIT_S,
+    ask,
+    backends,
+    cell_of,
+    lease_of,
+    until,
+    wait_for_backends,
+)
 from server.tests.postgres import SUPERUSER, Postgres
-
-ORGANIZATION = "organization"
-WAIT_LIMIT_S = 30
-
-
-class Cell:
-    """The pools of one process, and one of them to run statements on."""
-
-    def __init__(self, postgres: Postgres, database: str, limits: PoolLimits, share: Share | None = None) -> None:
-        self.observed: list[Observation] = []
-        self.pools = Pools(limits, 2_000, self.observed.append, share)
-        self.pool = self.pool_as(postgres, database, ROLE)
-
-    def pool_as(self, postgres: Postgres, database: str, role: str) -> Pool:
-        return self.pools.for_address(Address(postgres.conninfo, database, role), ORGANIZATION)
-
-    @property
-    def open_connections(self) -> int:
-        return sum(load.open_connections for load in self.pools.loads())
-
-    @property
-    def running(self) -> int:
-        return sum(load.running for load in self.pools.loads())
-
-
-@asynccontextmanager
-async def cell_of(
-    postgres: Postgres, database: str, *, per_pool: int = 4, per_cell: int = 8, waiting: int = 100, part: str = "1"
-) -> AsyncIterator[Cell]:
-    cell = Cell(postgres, database, PoolLimits(per_pool, per_cell, waiting), Share.fixed(Fraction(part)))
-    try:
-        yield cell
-    finally:
-        await cell.pools.close()
-
-
-def lease_of(pool: Pool, timeout_ms: int = 5_000) -> Lease:
-    return pool.lease(100, Deadline.after_ms(timeout_ms))
-
-
-async def run(lease: Lease, pool: Pool, sql: str, *params: str) -> list[Any]:
-    stream = ResultStream(lease.connection, pool.catalog, Statement(sql, [param.encode() for param in params]))
-    await stream.start()
-    rows: list[bytes] = []
-    while (batch := await stream.next_batch()) is not None:
-        rows += batch
-    return rows
-
-
-async def ask(pool: Pool, sql: str, *params: str, without_code: bool = True, timeout_ms: int = 5_000) -> list[Any]:
-    """One request's worth: a lease, its classification, the rows as JSON."""
-    async with lease_of(pool, timeout_ms) as lease:
-        lease.session_state = state_left_by(first_words(sql), sql, without_code=without_code)
-        return await run(lease, pool, sql, *params)
-
-
-async def until(cell: Cell, *, running: int) -> None:
-    end_s = time.monotonic() + WAIT_LIMIT_S
-    while cell.running != running:
-        assert time.monotonic() < end_s, cell.running
-        await asyncio.sleep(0.005)
-
-
-def backends(engine: psycopg.Connection, database: str) -> set[int]:
-    found = engine.execute("select pid from pg_stat_activity where datname = %s", (database,)).fetchall()
-    return {pid for (pid,) in found}
-
-
-def wait_for_backends(engine: psycopg.Connection, database: str, count: int) -> None:
-    """A terminated backend takes a moment to exit."""
-    end_s = time.monotonic() + WAIT_LIMIT_S
-    while len(backends(engine, database)) != count:
-        assert time.monotonic() < end_s, backends(engine, database)
-        time.sleep(0.005)
 
 
 async def test_a_pool_opens_nothing_until_it_is_asked_and_then_only_what_it_needs(
@@ -172,62 +103,6 @@ async def test_a_full_cell_closes_its_longest_idle_connection_for_a_new_one(
         wait_for_backends(engine, database, 3)
         assert (others[0].open_count, others[1].open_count, third.open_count) == (1, 2, 1)
         assert cell.open_connections == 4
-
-
-async def test_a_connection_killed_while_idle_is_not_lent(
-    postgres: Postgres, engine: psycopg.Connection, database: str
-) -> None:
-    async with cell_of(postgres, database) as cell:
-        for _ in range(5):
-            await ask(cell.pool, "select $1::int", "1")
-            (pid,) = backends(engine, database)
-            engine.execute("select pg_terminate_backend(%s, 5000)", (pid,))
-            assert await ask(cell.pool, "select $1::int as a", "1") == [b'{"a":1}']
-            assert backends(engine, database) != {pid}
-        assert cell.open_connections == 1
-
-
-async def test_connections_killed_while_idle_fail_no_request(
-    postgres: Postgres, engine: psycopg.Connection, database: str
-) -> None:
-    async with cell_of(postgres, database) as cell:
-        await asyncio.gather(*(ask(cell.pool, "select pg_sleep(0.05)") for _ in range(4)))
-        await until(cell, running=0)
-        for pid in backends(engine, database):
-            engine.execute("select pg_terminate_backend(%s, 5000)", (pid,))
-        answers = await asyncio.gather(*(ask(cell.pool, "select 1 as a") for _ in range(4)))
-        assert answers == [[b'{"a":1}']] * 4
-
-
-@pytest.mark.parametrize("requests", [1, 12])
-async def test_after_all_idle_connections_were_killed_there_are_as_many_slots_as_connections(
-    postgres: Postgres, engine: psycopg.Connection, database: str, requests: int
-) -> None:
-    async with cell_of(postgres, database) as cell:
-        async with AsyncExitStack() as leases:
-            for _ in range(4):
-                (await leases.enter_async_context(lease_of(cell.pool))).session_state = SessionState.NOTHING
-        assert slots_of(cell.pool) == (4, 4, 4, 4)
-        for pid in backends(engine, database):
-            engine.execute("select pg_terminate_backend(%s, 5000)", (pid,))
-        async with lease_of(cell.pool) as lease:
-            # It has found all of them broken, and has given back the slots of the others.
-            assert slots_of(cell.pool) == (1, 1, 1, 1)
-            assert await run(lease, cell.pool, "select 1 as a") == [b'{"a":1}']
-            lease.session_state = SessionState.NOTHING
-        answers = await asyncio.gather(*(ask(cell.pool, "select 1 as a") for _ in range(requests)))
-        assert answers == [[b'{"a":1}']] * requests
-        await until(cell, running=0)
-        slots, *others = slots_of(cell.pool)
-        assert others == [slots] * 3
-        assert 1 <= slots <= min(requests, 4)
-        wait_for_backends(engine, database, slots)
-
-
-def slots_of(pool: Pool) -> tuple[int, int, int, int]:
-    """The slots and the connections of a pool, and of all pools of its cell."""
-    planner = pool.cell.planner
-    return pool.queue.slots, pool.open_count, planner.granted, planner.open_count
 
 
 async def test_an_unresponsive_address_frees_its_slot(postgres: Postgres, database: str) -> None:

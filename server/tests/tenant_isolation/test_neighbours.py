@@ -49,7 +49,7 @@ def guard(hostile: Hostile) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[Hostile]:
     # As docs/operating.md advises for a cell that several organizations share.
-    with hostile_cell(15, cell_max_connections=4 * (os.cpu_count() or 1)) as running:
+    with hostile_cell(15, cell_max_running=4 * (os.cpu_count() or 1)) as running:
         with psycopg.connect(running.node.directory_dsn) as directory:
             directory.execute("update organizations set tier = 'standard' where name = 'acme'")
         asyncio.run(_fill(running))

@@ -22,6 +22,9 @@ _STARTUP = {
     "standard_conforming_strings": "on",
     "statement_timeout": "0",
     "lock_timeout": "0",
+    # Otherwise a tenant could have each of its connections end at once, and others opened all the time.
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
     "synchronous_commit": "on",
     # The secret for idempotency records is sent as a parameter, and error context could reveal parameters.
     "log_parameter_max_length_on_error": "0",

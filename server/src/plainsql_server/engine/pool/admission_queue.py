@@ -340,12 +340,14 @@ class AdmissionQueue:
         if self.waiting >= self._max_waiting or organization.waiting >= self._waiting_ceiling:
             raise overloaded("Too many requests are waiting for this database's cell.")
         parallel = max(1, min(self._max_running, organization.max_running, self._slots_to_come(queue)))
-        ahead, mean_slot_s = organization.waiting + 1, organization.mean_slot_s
+        ahead = organization.waiting + 1
+        # If the cell has free slots, it waits only for its own organization's, however long the others hold theirs.
+        waits_s = ahead * organization.mean_slot_s / parallel
         if self.running >= self._max_running:
-            # Each request ahead of this one waits for one of every other organization. Otherwise it waits only for its
-            # own organization's, however long the others hold their slots.
-            ahead, mean_slot_s = ahead * max(1, len(self._round)), self._mean_slot_s
-        if ahead * mean_slot_s / parallel > _may_wait_s(organization, deadline):
+            # Each request ahead of this one, and this one, waits for one of every other organization.
+            requests = ahead * max(1, len(self._round))
+            waits_s = max(waits_s, requests * self._mean_slot_s / self._max_running)
+        if waits_s > _may_wait_s(organization, deadline):
             raise overloaded("The request could not start before its deadline.")
 
 

@@ -115,11 +115,7 @@ class Lease:
         if not self._has_slot:
             self._asked_s = time.monotonic()
             await pool.acquire(self._deadline)
-        try:
-            connection = pool.take_idle() or await pool.open(self._deadline)
-        except BaseException:
-            pool.admission.release(pool.queue, 0.0)
-            raise
+        connection = await pool.take(self._deadline)
         # Measured from here, because waiting for a failover says nothing about how long a slot is held.
         self._hold(connection, time.monotonic())
         return self
@@ -282,7 +278,34 @@ class Pool:
                     raise _no_time_to_connect() from error
                 raise
 
-    def take_idle(self) -> Connection | None:
+    async def take(self, deadline: Deadline) -> Connection:
+        """A connection for a request that holds a slot: an idle one, or a new one. If it raises, the slot is released.
+
+        Raises EngineError if no connection can be opened, and LimitError if the deadline left no time for it.
+        """
+        while True:
+            open_before = self.open_count
+            connection = self._take_idle()
+            if connection is not None:
+                return connection
+            if self.open_count == open_before:
+                break
+            # All that were idle are broken. The planner gave the slot with a connection, not for opening another one.
+            self._give_up_slot()
+            await self.acquire(deadline)
+        try:
+            return await self._open(deadline)
+        except BaseException:
+            self._give_up_slot()
+            raise
+
+    def _give_up_slot(self) -> None:
+        """Releases a slot that has no connection. Whose turn it is to open one, the planner decides."""
+        self.cell.planner.give_back(self.queue, 1)
+        self.admission.release(self.queue, 0.0)
+        self.cell.planning.look_again()
+
+    def _take_idle(self) -> Connection | None:
         """Takes a usable idle connection, for a request that holds a slot. Returns None if there is none."""
         place, found = self.cell.leader.place, None
         while self.idle and place is not None and found is None:
@@ -296,11 +319,8 @@ class Pool:
             self.cell.planner.give_back_unused(self.queue)
         return found
 
-    async def open(self, deadline: Deadline) -> Connection:
-        """Opens a connection, for a request that holds a slot. Raises EngineError if that fails.
-
-        Raises LimitError if the deadline left no time for it.
-        """
+    async def _open(self, deadline: Deadline) -> Connection:
+        """Opens a connection, for a request that holds a slot."""
         planner = self.cell.planner
         if self.idle and self.open_count + self.queue.opening >= self.queue.slots:
             # While the primary is unknown, an idle connection is not used, but it may not be one more than allowed.
@@ -332,14 +352,17 @@ class Pool:
         """Takes back a clean connection and releases the slot that was in use since `started_s`."""
         now_s, queue = time.monotonic(), self.queue
         connection.idle_since_s = now_s
-        if connection.is_grown:
-            # Its buffer is the size of the longest row that it had, and the fast lane would fill it in one read.
-            self._close(connection)
-        else:
+        is_kept = not connection.is_grown
+        if is_kept:
             self.idle.append(connection)
+        else:
+            # Its buffer is the size of the longest row that it had, and the fast lane would fill it in one read.
+            self._close_with_slot(connection)
         if now_s - queue.used_s > TOUCH_EVERY_S:
             queue.touch(now_s)
         self.admission.release(queue, now_s - started_s if started_s else 0.0)
+        if not is_kept:
+            self.cell.planning.look_again()
 
     def release_unclean(self, connection: Connection, session_state: SessionState, started_s: float) -> None:
         """Takes back a connection whose last statement was read to its end and may have left something behind."""
@@ -352,9 +375,7 @@ class Pool:
         """Closes a connection that must not be reused, and releases its slot."""
         if not connection.is_open:
             self.cell.leader.suspect()
-        self._close(connection)
-        # The slot belongs to the connection. While a penalty keeps it in use, the planner must not count on it.
-        self.cell.planner.give_back(self.queue, 1)
+        self._close_with_slot(connection)
         self.admission.release_with_penalty(self.queue, time.monotonic() - started_s if started_s else 0.0)
         self.cell.planning.look_again()
 
@@ -439,8 +460,14 @@ class Pool:
             )
         finally:
             # 0.0: the wait says nothing about how long a slot is usually held. It also served as the penalty.
-            self._close(connection)
+            self._close_with_slot(connection)
             self.admission.release(self.queue, 0.0)
+            self.cell.planning.look_again()
+
+    def _close_with_slot(self, connection: Connection) -> None:
+        """Closes a connection whose slot is about to be released, and takes it back: it belongs to the connection."""
+        self._close(connection)
+        self.cell.planner.give_back(self.queue, 1)
 
     def _close(self, connection: Connection) -> None:
         connection.close()

@@ -152,7 +152,7 @@ def _errors(control_url: str) -> list[_Error]:
                f"Too many requests: an address may have {_ADDRESS_REQUESTS} in progress.", retryable=True),
         # The request may have reached the data plane. Perhaps only the response was lost.
         _Error("= /_alias/unavailable", 503, "data_plane_unavailable", "The data plane does not respond.",
-               outcome="unknown", retryable=True),
+               outcome="$plainsql_outcome", retryable=True),
     ]  # fmt: skip
 
 
