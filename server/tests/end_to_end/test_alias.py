@@ -328,6 +328,12 @@ def test_the_sample_in_deploy_is_what_the_command_prints_today() -> None:
     assert SAMPLE.read_text() == sample()
 
 
+@pytest.mark.parametrize(("upstreams", "kept"), [(1, 64), (8, 64), (9, 72)])
+def test_the_alias_keeps_some_connections_to_each_process(upstreams: int, kept: int) -> None:
+    text = alias_config(Alias(["80"], [f"10.0.0.{number}:8500" for number in range(upstreams)], CONTROL_URL))
+    assert f"    keepalive {kept};" in text
+
+
 def test_the_alias_can_refuse_revoked_certificates_of_data_planes() -> None:
     text = alias_config(
         Alias(

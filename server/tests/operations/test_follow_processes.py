@@ -213,7 +213,7 @@ def test_the_command_prints_the_running_processes(dsn: str, admin: psycopg.Conne
     admin.execute(_ADD, ("1", "10.0.0.1:8500"))
     code, printed, _ = alias(dsn)
     assert code == 0
-    assert "    server 10.0.0.1:8500 max_fails=1 fail_timeout=1s;\n    keepalive" in printed
+    assert "    server 10.0.0.1:8500 max_fails=1 fail_timeout=1s;\n    # Of each worker" in printed
     code, printed, _ = alias(dsn, "--upstream", "10.0.0.2:8400")
     assert code == 0
     assert "10.0.0.1" not in printed

@@ -21,6 +21,9 @@ from plainsql_server.limits.tiers import TIERS
 # Concurrent requests per address: more than browsers and applications need, and few enough that bodies of
 # unauthenticated requests can't fill the disk.
 _ADDRESS_REQUESTS = 256
+# Idle connections to data planes that each worker of nginx keeps: to open one over TLS costs more than a request.
+_KEPT_CONNECTIONS = 64
+_KEPT_PER_UPSTREAM = 8
 # Read timeout of nginx beyond the longest stream.
 _BEYOND_THE_LONGEST_STREAM_S = 60
 
@@ -78,6 +81,7 @@ def alias_config(alias: Alias) -> str:
     text = files("plainsql_server.operations.files").joinpath("alias.conf").read_text(encoding="utf-8")
     for name, value in {
         "UPSTREAMS": "\n".join(f"    server {upstream} max_fails=1 fail_timeout=1s;" for upstream in alias.upstreams),
+        "KEPT_CONNECTIONS": str(max(_KEPT_CONNECTIONS, _KEPT_PER_UPSTREAM * len(alias.upstreams))),
         "LISTEN": _listen(alias),
         "SERVER_NAME": alias.server_name,
         "MAX_BODY_BYTES": str(max(limits.request_bytes for limits in TIERS.values())),
