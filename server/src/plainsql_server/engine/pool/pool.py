@@ -249,7 +249,7 @@ class Pool:
 
     def limit(self, organization_limit: int) -> None:
         """Sets how many leases the organization may hold across all nodes."""
-        # Each process gets its share. It may run one in any case: the sum exceeds the limit if there are more processes.
+        # Each process gets its share, and may run one in any case: with many processes, the sum exceeds the limit.
         self._organization_limit = organization_limit
         self.admission.limit(self.queue, max(1, organization_limit * self.cell.held // WHOLE))
 
