@@ -184,7 +184,13 @@ def test_an_unavailable_data_plane_is_a_503_and_nothing_was_executed() -> None:
     assert check_shape(answer)["rows"] == []
 
 
-async def test_a_data_plane_that_hangs_up_after_the_request_is_a_503_with_an_unknown_outcome() -> None:
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/query"), ("GET", "/bench"), ("GET", "/capabilities/x"), ("GET", "/storage/test")]
+)
+async def test_a_data_plane_that_hangs_up_after_the_request_is_a_503_with_an_unknown_outcome(
+    method: str, path: str
+) -> None:
+    """Also of routes that write although their method is GET: no other process gets the request."""
     received: list[bytes] = []
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -193,8 +199,8 @@ async def test_a_data_plane_that_hangs_up_after_the_request_is_a_503_with_an_unk
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server, plain_http.async_client() as http:
         upstream_port = server.sockets[0].getsockname()[1]
-        with running_alias(free_port(), upstream_port) as port:
-            answer = await http.post(f"http://127.0.0.1:{port}/v1/query", json={})
+        with running_alias(upstream_port, upstream_port) as port:
+            answer = await http.request(method, f"http://127.0.0.1:{port}{path}")
     error = error_of(answer, 503, "data_plane_unavailable")
     assert (error["outcome"], len(received)) == ("unknown", 1)
 

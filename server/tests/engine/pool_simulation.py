@@ -18,7 +18,7 @@ from itertools import accumulate, count
 
 from plainsql_server.core.clock import Deadline
 from plainsql_server.engine.pool.admission_queue import AdmissionQueue, TenantQueue
-from plainsql_server.engine.pool.planner import MAX_PENDING, Demand, Planner
+from plainsql_server.engine.pool.planner import Demand, Planner
 from plainsql_server.engine.pool.planning import Planning
 
 LOOKUP_S = 0.000_12
@@ -237,8 +237,6 @@ class SimulatedPool:
         pending = self.planner.granted - self.planner.open_count
         under_way = sum(queue.opening for queue in queues) + self._served
         assert 0 <= pending <= under_way, (pending, under_way)
-        if not self._scenario.openings_fail:
-            assert pending <= MAX_PENDING
         assert all(0 <= queue.running <= queue.slots <= POOL_LIMIT for queue in queues)
         assert all(queue.open_count + queue.opening <= queue.slots for queue in queues)
         assert self.planner.granted == sum(queue.slots for queue in queues)

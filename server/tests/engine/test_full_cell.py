@@ -44,6 +44,25 @@ async def test_a_request_may_wait_for_a_slot_that_is_free_before_its_deadline(
     assert place.done()
 
 
+async def test_an_organization_whose_own_requests_take_long_may_wait_for_others_that_do_not(
+    admission: AdmissionQueue,
+) -> None:
+    others, slow = queue_of(admission, "others"), queue_of(admission, "slow", max_running=4)
+    for _ in range(200):
+        assert admission.take_free(slow)
+        admission.release(slow, HELD_S)
+    for _ in range(2_000):
+        assert admission.take_free(others)
+        admission.release(others, 0.003)
+    more = queue_of(admission, "more")
+    assert sum(admission.take_free(each) for each in (others, more) for _ in range(32)) == 64
+    place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    # It has none running, and one of the others is over at once.
+    admission.enqueue(slow, place, Deadline.after_ms(1_000))
+    admission.release(others, 0.003)
+    assert place.done()
+
+
 @pytest.mark.usefixtures("busy")
 async def test_a_request_that_would_have_to_wait_for_longer_is_refused(admission: AdmissionQueue) -> None:
     quiet = queue_of(admission, "quiet")

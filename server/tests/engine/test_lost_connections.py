@@ -121,3 +121,15 @@ def slots_of(pool: Pool) -> tuple[int, int, int, int]:
     """The slots and the connections of a pool, and of all pools of its cell."""
     planner = pool.cell.planner
     return pool.queue.slots, pool.open_count, planner.granted, planner.open_count
+
+
+@pytest.mark.parametrize("name", ["idle_session_timeout", "idle_in_transaction_session_timeout"])
+async def test_a_customer_can_not_have_its_idle_connections_end_by_themselves(
+    postgres: Postgres, engine: psycopg.Connection, database: str, name: str
+) -> None:
+    engine.execute(f"alter role {ROLE} set {name} = '1ms'")
+    try:
+        async with cell_of(postgres, database) as cell:
+            assert await ask(cell.pool, "select current_setting($1) as a", name) == [b'{"a":"0"}']
+    finally:
+        engine.execute(f"alter role {ROLE} reset {name}")

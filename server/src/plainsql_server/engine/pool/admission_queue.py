@@ -342,13 +342,21 @@ class AdmissionQueue:
         parallel = max(1, min(self._max_running, organization.max_running, self._slots_to_come(queue)))
         ahead = organization.waiting + 1
         # If the cell has free slots, it waits only for its own organization's, however long the others hold theirs.
-        waits_s = ahead * organization.mean_slot_s / parallel
+        waits_s = self._own_ahead(queue) * organization.mean_slot_s / parallel
         if self.running >= self._max_running:
             # Each request ahead of this one, and this one, waits for one of every other organization.
             requests = ahead * max(1, len(self._round))
             waits_s = max(waits_s, requests * self._mean_slot_s / self._max_running)
         if waits_s > _may_wait_s(organization, deadline):
             raise overloaded("The request could not start before its deadline.")
+
+    def _own_ahead(self, queue: TenantQueue) -> int:
+        """How many of its own organization's requests must end before another one of this database may start."""
+        organization = queue.organization
+        waiting = len(organization.lines.get(queue, ()))
+        of_database = queue.running + waiting + 1 - max(1, self._slots_to_come(queue))
+        of_organization = organization.running + organization.waiting + 1 - organization.max_running
+        return max(0, of_database, of_organization)
 
 
 def _may_wait_s(organization: OrganizationQueue, deadline: Deadline) -> float:

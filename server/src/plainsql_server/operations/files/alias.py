@@ -87,6 +87,7 @@ def alias_config(alias: Alias) -> str:
         "MAX_BODY_BYTES": str(max(limits.request_bytes for limits in TIERS.values())),
         "ADDRESS_REQUESTS": str(_ADDRESS_REQUESTS),
         "SCHEME": "https" if alias.upstream_ca_file else "http",
+        "CONNECT_TIMEOUT": "800ms" if alias.upstream_ca_file else "400ms",
         "UPSTREAM_TLS": _upstream_tls(alias),
         "READ_TIMEOUT_S": str(_longest_answer_s()),
         "CONTROL_URL": control_url,
