@@ -24,6 +24,7 @@ from plainsql_server.engine.pool.pool import Lease, Pool
 from plainsql_server.engine.pool.pools import PoolLimits, Pools
 from server.tests.engine.conftest import ROLE
 from server.tests.postgres import Postgres
+from server.tests.processes import wait_for
 
 ORGANIZATION = "organization"
 WAIT_LIMIT_S = 30
@@ -94,7 +95,4 @@ def backends(engine: psycopg.Connection, database: str) -> set[int]:
 
 def wait_for_backends(engine: psycopg.Connection, database: str, count: int) -> None:
     """A terminated backend takes a moment to exit."""
-    end_s = time.monotonic() + WAIT_LIMIT_S
-    while len(backends(engine, database)) != count:
-        assert time.monotonic() < end_s, backends(engine, database)
-        time.sleep(0.005)
+    wait_for(lambda: len(backends(engine, database)) == count, WAIT_LIMIT_S, lambda: backends(engine, database))
